@@ -1,0 +1,3 @@
+"""mxviz: a microscope for micro-scaled KV caches."""
+
+__version__ = "0.1.0"
