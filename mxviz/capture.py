@@ -44,7 +44,7 @@ class Capture:
         keys: layer to `[kv_heads, tokens, head_dim]`, as the exact lane's cache was given them; the last
             new token was never fed, so tokens is one less than `len(token_ids)`.
         values: the same for values (head_dim may differ).
-        keys_pre_rope: layer to `[kv_heads, positions, head_dim]` before rotary embedding, where it could be had.
+        keys_pre_rope: layer to `[kv_heads, positions, head_dim]` before RoPE, where it could be had.
         queries: layer to `[query_heads, positions, head_dim]`, of some layers.
         key_bias: layer to `[kv_heads, head_dim]`, where k_proj has a bias.
         effect: `micro` and `single` to `kl` (nats, `[positions]`) and `top1` (bool, `[positions]`).
@@ -140,7 +140,8 @@ class Capture:
                         "make one with: mxviz run --out run.safetensors"
                     )
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            return cls._from_file(json.loads(header["capture"]), tensors)
+            plain = json.loads(header["capture"])
+            return cls._from_file(plain, tensors)
         except FileNotFoundError:
             raise ValueError(f"no file {path}; make one with: mxviz run --out run.safetensors") from None
         except (SafetensorError, KeyError, TypeError, AttributeError, OSError) as error:
