@@ -1,0 +1,144 @@
+"""Ask: the prompt, the model, the recipe, Generate and Stop."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from mxviz.engine import Settings
+from mxviz.formats import SCHEMES
+from mxviz.models import CATALOGUE
+from mxviz.views import gallery, jobs, lanes
+
+PRESETS = {
+    "The sky": "Why is the sky blue?",
+    "A recipe": "Write a short recipe for pancakes, with the amounts.",
+    "A story": "Tell a story about a ladybug who wants to measure a skyscraper.",
+    "Numbers": "Count from 1 to 30, separated by commas.",
+    "Code": "Write a Python function that returns the largest absolute value of a list.",
+}
+RECIPES = {
+    "mxfp4": "4-bit floats, a scale per 32 channels",
+    "k=mxfp4:axis=token;v=mxfp4": "the same, keys cut along tokens",
+    "nvfp4": "4-bit floats, a finer scale per 16",
+    "mxfp8_e4m3": "8-bit floats, a scale per 32 channels",
+    "mxfp6_e2m3": "6-bit floats, a scale per 32 channels",
+    "mxint8": "8-bit integers, a scale per 32 channels",
+    "mxint4": "4-bit integers, a scale per 32 (not in OCP MX)",
+    "kivi4": "KIVI: 4-bit with zero points, newest 128 exact",
+    "none": "uncompressed",
+}
+
+
+def running() -> bool:
+    """Whether this session's run is under way."""
+    job = st.session_state.get("job")
+    return job is not None and not job.done
+
+
+def panel() -> None:
+    """Draw the controls, or the run that is under way."""
+    if running():
+        _live()
+        return
+    _collect()
+    st.pills("Try one of these", list(PRESETS), key="preset", on_change=_take_preset)
+    st.session_state.setdefault("prompt", PRESETS["The sky"])
+    st.text_area("Prompt", key="prompt", height=80, persist_state="session")
+    model, button = st.columns([3, 1], vertical_alignment="bottom")
+    with model:
+        name = st.selectbox(
+            "Model (a name here, a hub id, a folder or a .gguf file)",
+            list(CATALOGUE),
+            key="model",
+            accept_new_options=True,
+            persist_state="session",
+        )
+    settings = _more()
+    with button:
+        st.button("Generate", type="primary", width="stretch", on_click=_start, args=(name, settings))
+    if error := st.session_state.get("error"):
+        st.error(error.replace("$", r"\$"), icon=":material/info:")
+
+
+def _more() -> dict:
+    with st.expander("Recipe, baseline, length and sampling"):
+        left, right = st.columns(2)
+        recipe = left.selectbox(
+            "Recipe: how the micro-scaled cache is stored",
+            list(RECIPES),
+            key="recipe",
+            format_func=lambda r: f"{r} · {RECIPES[r]}" if r in RECIPES else r,
+            accept_new_options=True,
+            persist_state="session",
+        )
+        baseline = right.selectbox(
+            "Baseline: what it is compared with",
+            ["twin", *(name for name in SCHEMES if "@" in name)],
+            key="baseline",
+            format_func=lambda b: "twin · the same numbers, one scale for the tensor" if b == "twin" else b,
+            accept_new_options=True,
+            persist_state="session",
+        )
+        length = left.number_input("New tokens", 1, 4096, 48, key="length", persist_state="session")
+        seed = right.number_input("Seed", 0, 2**31 - 1, 0, key="seed", persist_state="session")
+        temperature = left.number_input(
+            "Temperature (0 is greedy)", 0.0, 5.0, 0.0, 0.1, key="temperature", persist_state="session"
+        )
+        top_p = right.number_input("Top-p", 0.01, 1.0, 1.0, 0.01, key="top_p", persist_state="session")
+        raw = st.checkbox("Leave the chat template out", key="raw", persist_state="session")
+    return {
+        "recipe": recipe,
+        "baseline": baseline,
+        "max_new_tokens": int(length),
+        "seed": int(seed),
+        "temperature": float(temperature),
+        "top_p": float(top_p),
+        "raw": raw,
+    }
+
+
+def _take_preset() -> None:
+    if preset := st.session_state.get("preset"):
+        st.session_state["prompt"] = PRESETS[preset]
+
+
+def _start(model: str | None, settings: dict) -> None:
+    st.session_state["error"] = None
+    try:
+        checked = Settings(prompt=st.session_state["prompt"], **settings)
+    except ValueError as error:
+        st.session_state["error"] = " ".join(str(error).split())
+        return
+    st.session_state["job"] = jobs.start(model or "", checked)
+
+
+@st.fragment(run_every=0.4)
+def _live() -> None:
+    """Show the run as it grows; leave the fragment when it is done."""
+    job = st.session_state["job"]
+    if job.done:
+        st.rerun(scope="app")
+    bar, stop = st.columns([5, 1], vertical_alignment="center")
+    progress = job.progress
+    share, words = (0.0, f"loading {job.model}") if progress is None else _words(progress)
+    bar.progress(share, words)
+    stop.button("Stop", key="stop", on_click=job.stop.set, width="stretch")
+    if progress is not None:
+        lanes.show_live(progress, job.settings)
+
+
+def _words(progress) -> tuple[float, str]:
+    share = progress.step / progress.total if progress.total else 0.0
+    return min(1.0, share), f"{progress.stage}: {progress.step} of {progress.total}"
+
+
+def _collect() -> None:
+    """Take over what a finished run left."""
+    job = st.session_state.get("job")
+    if job is None:
+        return
+    if job.capture is not None:
+        st.session_state["capture"] = job.capture
+        st.session_state["run"] = gallery.OWN
+    st.session_state["error"] = job.error
+    st.session_state["job"] = None

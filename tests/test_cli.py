@@ -1,0 +1,148 @@
+"""The command line as a user meets it: one clear line and exit code 2 for a mistake, JSON alone for `--json -`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from mxviz.cli import main
+
+RUN = ["run", "--model", "smollm2", "--prompt", "Why is the sky blue?", "--max-new-tokens", "6"]
+
+
+def refused(capsys, *argv: str) -> str:
+    """Run a command that must be refused; return its one line."""
+    try:
+        code = main(argv)
+    except SystemExit as stop:  # argparse leaves by itself
+        code = stop.code
+    out, err = capsys.readouterr()
+    assert code == 2
+    assert out == ""
+    lines = [line for line in err.splitlines() if not line.startswith("mxviz: loading")]
+    assert len(lines) == 1, err
+    assert lines[0].startswith("mxviz: ")
+    return lines[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (["--model", "no-such-model"], "unknown model 'no-such-model'"),
+        (["--recipe", "mxfp5"], "unknown scheme 'mxfp5'"),
+        (["--recipe", "mxfp4;sink"], "unknown scheme 'sink'"),
+        (["--recipe", "mxfp4:axis=up"], "expected one of: channel, token"),
+        (["--baseline", "int5@tensor"], "unknown scheme 'int5@tensor'"),
+        (["--prompt", ""], "prompt"),
+        (["--prompt", "   \n"], "prompt"),
+        (["--prompt", "long " * 9000], "8192"),
+        (["--max-new-tokens", "0"], "0"),
+        (["--max-new-tokens", "-1"], "-1"),
+        (["--max-new-tokens", "ten"], "invalid int value: 'ten'"),
+        (["--temperature", "-1"], "temperature"),
+        (["--temperature", "nan"], "temperature"),
+        (["--top-p", "0"], "top_p"),
+        (["--backend", "tpu"], "expected one of: auto, gpu, cpu, reference"),
+        (["--device", "cuda:7"], "cuda:7"),
+        (["--revision", "main"], "revision"),
+        (["--out", "/no/such/folder/run.safetensors"], "/no/such/folder"),
+        (["--recipe", "mxfp4;skip=99"], "99"),
+    ],
+)
+def test_a_mistake_is_one_line(capsys, change, said):
+    base = {RUN[i]: RUN[i + 1] for i in range(1, len(RUN), 2)} | dict([change])
+    assert said in refused(capsys, "run", *(word for pair in base.items() for word in pair))
+
+
+def test_a_text_file_named_gguf(capsys, tmp_path):
+    fake = tmp_path / "model.gguf"
+    fake.write_text("hello")
+    assert "model.gguf" in refused(capsys, "run", "--model", str(fake), "--prompt", "hi")
+
+
+def test_a_folder_without_a_model(capsys, tmp_path):
+    assert str(tmp_path) in refused(capsys, "run", "--model", str(tmp_path), "--prompt", "hi")
+
+
+def test_a_prompt_file_that_is_not_text(capsys, tmp_path):
+    path = tmp_path / "prompt.txt"
+    path.write_bytes(b"\xff\xfe\x00")
+    assert "UTF-8" in refused(capsys, "run", "--model", "smollm2", "--prompt-file", str(path))
+
+
+def test_no_command_and_an_unknown_command(capsys):
+    assert "COMMAND" in refused(capsys)
+    assert "bogus" in refused(capsys, "bogus")
+
+
+def test_json_on_standard_output_is_one_object_and_nothing_else():
+    done = subprocess.run(
+        [sys.executable, "-m", "mxviz", *RUN, "--json", "-"], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["new_tokens"] == 6
+    assert report["tokens_held"]["micro"] == report["prompt_tokens"] + 5
+    again = subprocess.run(
+        [sys.executable, "-m", "mxviz", *RUN, "--json", "-"], capture_output=True, text=True, timeout=300
+    )
+    assert again.stdout == done.stdout
+
+
+def test_run_race_figure_and_pack_from_one_capture(capsys, tmp_path):
+    run = tmp_path / "run.safetensors"
+    assert main([*RUN, "--out", str(run)]) == 0
+    assert "bytes per token" in capsys.readouterr().out
+    assert main(["race", str(run), "--json", "-"]) == 0
+    rows = {row["scheme"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["mxfp4"]["bits_per_element"] == 4.25
+    assert (
+        rows["mxfp8_e4m3"]["key_sqnr_db"] > rows["mxfp4"]["key_sqnr_db"] > rows["fp4@tensor"]["key_sqnr_db"]
+    )
+    for name in ("scales", "outliers", "error"):
+        out = tmp_path / f"{name}.html"
+        assert main(["figure", str(run), name, "-o", str(out)]) == 0
+        assert "plotly" in out.read_text(encoding="utf-8").lower()
+    packed = tmp_path / "cache.safetensors"
+    assert main(["pack", str(run), "-o", str(packed)]) == 0
+    assert packed.stat().st_size > 1000
+    capsys.readouterr()
+    assert "no figure" in refused(capsys, "figure", str(run), "nope", "-o", str(tmp_path / "x.svg"))
+    assert "not an mxviz capture" in refused(capsys, "race", str(packed))
+    assert "no file" in refused(capsys, "race", str(tmp_path / "missing.safetensors"))
+
+
+def test_inspect_names_the_planted_channel(capsys, tmp_path):
+    x = np.random.default_rng(0).standard_normal((256, 128)).astype(np.float32)
+    x[:, 7] += 600
+    np.save(tmp_path / "x.npy", x)
+    assert main(["inspect", str(tmp_path / "x.npy"), "--recipe", "mxfp4", "--json", "-"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["shape"] == [256, 128]
+    assert [row["channel"] for row in found["outliers"]] == [7]
+
+
+def test_inspect_refuses_what_is_not_a_tensor(capsys, tmp_path):
+    np.save(tmp_path / "object.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    assert "not numbers" in refused(capsys, "inspect", str(tmp_path / "object.npy"))
+    np.save(tmp_path / "flat.npy", np.zeros(8, np.float32))
+    assert "[tokens, channels]" in refused(capsys, "inspect", str(tmp_path / "flat.npy"))
+    whole = tmp_path / "cut.npy"
+    np.save(whole, np.zeros((64, 64), np.float32))
+    whole.write_bytes(whole.read_bytes()[:1000])
+    assert "cut off" in refused(capsys, "inspect", str(whole))
+    np.savez(tmp_path / "two.npz", a=np.zeros((4, 4)), b=np.zeros((4, 4)))
+    assert "'a', 'b'" in refused(capsys, "inspect", str(tmp_path / "two.npz"))
+
+
+def test_models_and_doctor_say_what_is_here(capsys):
+    assert main(["models"]) == 0
+    assert "smollm2" in capsys.readouterr().out
+    assert main(["doctor"]) == 0
+    said = capsys.readouterr().out
+    for word in ("torch", "backend reference", "memory", "export", "built-in model"):
+        assert word in said
