@@ -26,7 +26,6 @@ setup: $(VENV)/.made-app $(VENV)/.made-model
 setup-dev: setup $(VENV)/.made-dev
 
 run: setup
-	@echo "mxviz: http://localhost:$(PORT) (Ctrl-C stops it)"
 	@$(PY) -m mxviz app --port $(PORT)
 
 test: setup-dev browser
