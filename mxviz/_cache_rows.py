@@ -1,0 +1,84 @@
+"""Rows: one preallocated buffer of a cache that grows in place."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class Rows:
+    """A tensor `[batch, kv_heads, rows, width]` that takes rows behind and drops them in front or behind.
+
+    The first append allocates exactly what it needs; later growth adds at most an eighth, in whole units.
+
+    Args:
+        unit: rows that belong together (bytes of a block along tokens); spare room is a multiple of it.
+    """
+
+    def __init__(self, unit: int = 1) -> None:
+        self.unit = unit
+        self.buffer: Tensor | None = None
+        self.start = self.end = 0
+
+    def __len__(self) -> int:
+        return self.end - self.start
+
+    @property
+    def view(self) -> Tensor:
+        """The rows in use, a view; only where something was appended."""
+        return self.buffer[:, :, self.start : self.end]
+
+    @property
+    def nbytes(self) -> int:
+        return len(self) * self._row_bytes
+
+    @property
+    def allocated_bytes(self) -> int:
+        return 0 if self.buffer is None else self.buffer.shape[2] * self._row_bytes
+
+    @property
+    def _row_bytes(self) -> int:
+        if self.buffer is None:
+            return 0
+        batch, heads, _, width = self.buffer.shape
+        return batch * heads * width * self.buffer.element_size()
+
+    def append(self, x: Tensor) -> None:
+        """Copy x `[batch, kv_heads, n, width]` behind the rows held."""
+        n = x.shape[2]
+        if self.buffer is None or self.end + n > self.buffer.shape[2]:
+            self._make_room(x, n)
+        self.buffer[:, :, self.end : self.end + n] = x
+        self.end += n
+
+    def _make_room(self, like: Tensor, n: int) -> None:
+        """Move the rows to the front of the buffer, of a larger one where this one has no spare room."""
+        need = len(self) + n
+        room = need if self.buffer is None else need + need // (8 * self.unit) * self.unit
+        target = self.buffer
+        if target is None or target.shape[2] < room:
+            batch, heads, _, width = like.shape
+            # A cache may be filled under inference_mode and cropped outside of it: its buffers are not
+            # inference tensors, which could not be written to then.
+            with torch.inference_mode(False):
+                target = torch.empty((batch, heads, room, width), dtype=like.dtype, device=like.device)
+        if len(self):
+            kept = self.view.clone() if target is self.buffer else self.view
+            target[:, :, : len(self)] = kept
+        self.buffer, self.start, self.end = target, 0, len(self)
+
+    def drop_front(self, n: int) -> None:
+        self.start += n
+
+    def drop_back(self, n: int) -> None:
+        self.end -= n
+
+    def clear(self) -> None:
+        """Drop all rows; the buffer stays."""
+        self.start = self.end = 0
+
+    def select(self, index: Tensor) -> None:
+        """Keep these sequences of the batch, in this order, possibly repeated."""
+        if self.buffer is not None:
+            with torch.inference_mode(False):
+                self.buffer = self.buffer.index_select(0, index.to(self.buffer.device))

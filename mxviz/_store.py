@@ -1,0 +1,284 @@
+"""PartStore: the keys (or the values) of one layer, packed, with the parts of them that stay exact."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mxviz import ops
+from mxviz._cache_rows import Rows
+from mxviz._hadamard import rotate, unrotate
+from mxviz._scales import reach_dims, set_global_scale, single_scale
+from mxviz.formats import Axis, Reach, ScaleFormat, Scheme
+from mxviz.quantize import MXBlocks
+
+
+class PartStore:
+    """Keys or values `[batch, kv_heads, tokens, head_dim]` of one layer: sinks, packed tokens, tail.
+
+    The first `sink` tokens and the newest tokens (the residual, and along tokens the open block) are exact, in
+    the dtype they came in. What lies between is packed once and never touched again. Layout of the buffers,
+    for kernels that read them (inner two dimensions contiguous):
+
+    - blocks along channels and single scales: packed uint8 `[B, H, cap, row_bytes]`; scales
+      `[B, H, cap, blocks]`, `@token` `[B, H, cap, 1]`, others fixed: `@tensor` and `@one` `[B, 1, 1, 1]`,
+      `@head` `[B, H, 1, 1]`, `@channel` `[B, H, 1, D]`;
+    - blocks along tokens: packed uint8 `[B, H, cap·bits/8, D]`, scales `[B, H, cap/block, D]`;
+    - zeros like scales; NVFP4's global scale `[B, 1, 1, 1]`.
+
+    Args:
+        scheme: what is packed; `none` keeps everything exact.
+        sink: first tokens that stay exact.
+        residual: newest tokens that stay exact.
+        turned: whether packed tokens are turned by a Hadamard matrix first.
+        backend: which backend of `mxviz.ops` packs and unpacks.
+    """
+
+    def __init__(self, scheme: Scheme, sink: int, residual: int, turned: bool, backend: str) -> None:
+        self.scheme, self.sink, self.residual = scheme, sink, residual
+        self.turned, self.backend = turned, backend
+        self.along_tokens = scheme.is_blocked and scheme.axis is Axis.TOKEN
+        self.unit = scheme.block if self.along_tokens else 1
+        self.scale_per_row = scheme.is_blocked or scheme.reach is Reach.TOKEN
+        self._rows_of_unit = (self.unit * scheme.element.bits // 8) if self.along_tokens else 1
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything, buffers and frozen scales included."""
+        self.sinks, self.tail = Rows(), Rows()
+        self.packed, self.scales, self.zeros = Rows(self._rows_of_unit), Rows(), Rows()
+        self.fixed: Tensor | None = None  # scales that later tokens share, NVFP4's global scale; see _fix
+        self.clipped: Tensor | None = None  # how many packed elements were beyond the end of their ruler
+        self.like: Tensor | None = None  # an empty tensor with the shape, dtype and device of what came in
+        self.ever_packed = 0  # elements, padding left out
+        self.seen = 0  # tokens that ever came in: the position of the next one
+        self.gone = 0  # of the packed part's first block, tokens that a sliding window has left behind
+
+    @property
+    def packed_tokens(self) -> int:
+        """Tokens in the packed part, those of a block that the window cut included."""
+        return len(self.packed) // self._rows_of_unit * self.unit
+
+    @property
+    def held(self) -> int:
+        """Tokens that `read` returns."""
+        return len(self.sinks) + self.packed_tokens - self.gone + len(self.tail)
+
+    def append(
+        self, x: Tensor, real: Tensor | None = None, keep: int | None = None, defer: bool = False
+    ) -> None:
+        """Take the next tokens.
+
+        Args:
+            x: `[batch, kv_heads, n, head_dim]`.
+            real: `[batch, positions]` bool from the first position of the cache, False for padding, which is
+                zeroed and counts in no scale; None where everything is real.
+            keep: tokens of these that a sliding window will still want; older ones need not be packed.
+            defer: leave packing to a later `settle`.
+        """
+        x = x.detach()
+        if real is not None and real.shape[1] > self.seen:
+            x = x.masked_fill(~real[:, None, self.seen : self.seen + x.shape[2], None], 0)
+        if self.seen == 0:
+            self.like = x[:, :, :0].clone()
+            self.fixed = self._fix(x)
+        self.seen += x.shape[2]
+        room = min(self.sink - len(self.sinks), x.shape[2])
+        if room > 0:
+            self.sinks.append(x[:, :, :room])
+            x = x[:, :, room:]
+        if keep is not None:
+            x = self._pass_over(x, keep)
+        packable = 0 if defer else self._packable(x.shape[2])
+        if packable > len(self.tail):
+            if len(self.tail):
+                x = torch.cat((self.tail.view, x), dim=-2)
+                self.tail.clear()
+            self._pack(x[:, :, :packable], x.shape[2], real)
+            x = x[:, :, packable:]
+        elif packable:
+            self._pack(self.tail.view[:, :, :packable], len(self.tail) + x.shape[2], real)
+            self.tail.drop_front(packable)
+        if x.shape[2]:
+            self.tail.append(x)
+
+    def settle(self, real: Tensor | None = None) -> None:
+        """Pack what an append with `defer` left in the tail."""
+        packable = self._packable(0)
+        if packable:
+            self._pack(self.tail.view[:, :, :packable], len(self.tail), real)
+            self.tail.drop_front(packable)
+
+    def _packable(self, more: int) -> int:
+        """Tokens to pack, oldest first, once `more` tokens follow the tail: whole blocks beyond the residual."""
+        if self.scheme.is_none:
+            return 0
+        return max(0, len(self.tail) + more - self.residual) // self.unit * self.unit
+
+    def _pass_over(self, x: Tensor, keep: int) -> Tensor:
+        """Drop, in whole blocks, what the window will have left behind before it could be read again."""
+        past = max(0, len(self.tail) + x.shape[2] - keep) // self.unit * self.unit
+        if past == 0:
+            return x
+        self._clear_packed()
+        from_tail = min(past, len(self.tail))
+        self.tail.drop_front(from_tail)
+        return x[:, :, past - from_tail :]
+
+    def _fix(self, x: Tensor) -> Tensor | None:
+        """Scales that span later tokens, set by the first update (all of it, sinks included; see DESIGN)."""
+        if self.scheme.is_none or (self.scale_per_row and self.scheme.scale is not ScaleFormat.E4M3):
+            return None
+        x = rotate(x) if self.turned else x.float()
+        if self.scheme.scale is ScaleFormat.E4M3:
+            return set_global_scale(x, None)
+        dims = reach_dims(self.scheme.reach, x.dim())
+        unbroken = torch.zeros((), dtype=torch.bool, device=x.device)
+        return single_scale(x, self.scheme, dims, unbroken, None).stored
+
+    def _pack(self, x: Tensor, waiting: int, real: Tensor | None) -> None:
+        """Pack x, the oldest of the newest `waiting` tokens."""
+        first = self.seen - waiting
+        pads = None
+        if real is not None and real.shape[1] > first:
+            pads = ~real[:, None, first : first + x.shape[2], None]
+            pads = torch.nn.functional.pad(pads, (0, 0, 0, x.shape[2] - pads.shape[2]))
+        x = rotate(x) if self.turned else x
+        if pads is not None and self.along_tokens:
+            x = _fill_pads(x, pads, self.unit)
+        frozen = self.fixed if self.scheme.is_frozen_while_generating else None
+        blocks = ops.quantize(x, self.scheme, frozen=frozen, backend=self.backend)
+        self.packed.append(blocks.packed)
+        if self.scale_per_row:
+            self.scales.append(blocks.scales)
+        else:  # a NaN reaches as far as its scale does
+            self.fixed = torch.where(blocks.scales.isnan(), blocks.scales, self.fixed)
+        if blocks.zeros is not None:
+            self.zeros.append(blocks.zeros)
+        real_elements = x.numel() if pads is None else int((~pads).sum()) * x.shape[1] * x.shape[3]
+        self.ever_packed += real_elements
+        if self.scheme.scale is not ScaleFormat.FLOAT16_ZERO:
+            beyond = blocks.clipped_mask(x)
+            count = (beyond if pads is None else beyond & ~pads).sum()
+            self.clipped = count if self.clipped is None else self.clipped + count
+
+    def blocks(self) -> MXBlocks | None:
+        """Return views of the packed part, None while nothing is packed."""
+        if not len(self.packed):
+            return None
+        like, scheme = self.like, self.scheme
+        shape = torch.Size((like.shape[0], like.shape[1], self.packed_tokens, like.shape[3]))
+        return MXBlocks(
+            self.packed.view,
+            self.scales.view if self.scale_per_row else self.fixed,
+            scheme,
+            shape,
+            scheme.axis.dim,
+            self.fixed if scheme.scale is ScaleFormat.E4M3 else None,
+            self.zeros.view if len(self.zeros) else None,
+        )
+
+    def read(self) -> Tensor:
+        """Return what is stored, `[batch, kv_heads, held, head_dim]`, in the dtype that came in."""
+        parts = [rows.view for rows in (self.sinks, self.tail) if len(rows)]
+        blocks = self.blocks()
+        if blocks is not None:
+            parts.insert(1 if len(self.sinks) else 0, self._unpack(blocks)[:, :, self.gone :])
+        if len(parts) > 1:
+            return torch.cat(parts, dim=-2)
+        return parts[0] if parts else self.like
+
+    def _unpack(self, blocks: MXBlocks) -> Tensor:
+        if not self.turned:
+            return ops.dequantize(blocks, self.like.dtype, backend=self.backend)
+        return unrotate(ops.dequantize(blocks, backend=self.backend)).to(self.like.dtype)
+
+    def trim(self, keep: int) -> None:
+        """Drop the oldest tokens until `keep` are held; a block along tokens goes once wholly outside."""
+        excess = self.held - keep
+        if excess <= 0:
+            return
+        from_packed = min(excess, self.packed_tokens - self.gone)
+        whole = (self.gone + from_packed) // self.unit
+        self.gone = self.gone + from_packed - whole * self.unit
+        self._drop_packed(whole, front=True)
+        self.tail.drop_front(excess - from_packed)
+
+    def crop(self, n: int) -> None:
+        """Remove the newest n tokens. Where that cuts a packed block along tokens, what is left of the block
+        goes back into the open block as the values its bytes stood for.
+        """
+        n = min(n, self.held)
+        self.seen -= n
+        from_tail = min(n, len(self.tail))
+        self.tail.drop_back(from_tail)
+        from_packed = min(n - from_tail, self.packed_tokens - self.gone)
+        if from_packed:
+            held = self.held - from_packed
+            values = self.read()[:, :, :held] if from_packed % self.unit else None
+            self._drop_packed(-(-from_packed // self.unit), front=False)
+            if not len(self.packed):
+                self.gone = 0
+            if held > self.held:
+                self.tail.append(values[:, :, self.held :])
+        self.sinks.drop_back(n - from_tail - from_packed)
+        if self.seen == 0:
+            self.reset()
+
+    def _drop_packed(self, units: int, front: bool) -> None:
+        for rows, count in ((self.packed, self._rows_of_unit), (self.scales, 1), (self.zeros, 1)):
+            if len(rows):
+                (rows.drop_front if front else rows.drop_back)(units * count)
+
+    def _clear_packed(self) -> None:
+        self.gone = 0
+        for rows in (self.packed, self.scales, self.zeros):
+            rows.clear()
+
+    def select(self, index: Tensor) -> None:
+        """Keep these sequences of the batch, in this order, possibly repeated; bytes are copied as they are."""
+        for rows in self._rows():
+            rows.select(index)
+        if self.like is not None:
+            index = index.to(self.like.device)
+            self.like = self.like.index_select(0, index)
+            self.fixed = None if self.fixed is None else self.fixed.index_select(0, index)
+
+    def _rows(self) -> tuple[Rows, ...]:
+        return self.sinks, self.packed, self.scales, self.zeros, self.tail
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in use: codes, scales, zeros, fixed scales, and what is exact."""
+        return sum(rows.nbytes for rows in self._rows()) + _bytes_of(self.fixed)
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Bytes the buffers take, spare room and the counter of clipped elements included."""
+        buffers = sum(rows.allocated_bytes for rows in self._rows())
+        return buffers + _bytes_of(self.fixed) + _bytes_of(self.clipped)
+
+    @property
+    def code_and_scale_bytes(self) -> int:
+        """Bytes of the packed part, NVFP4's global scale left out."""
+        single = 0 if self.scale_per_row or not len(self.packed) else _bytes_of(self.fixed)
+        return self.packed.nbytes + self.scales.nbytes + self.zeros.nbytes + single
+
+    @property
+    def packed_elements(self) -> int:
+        if self.like is None:
+            return 0
+        return self.packed_tokens * self.like.shape[0] * self.like.shape[1] * self.like.shape[3]
+
+
+def _fill_pads(x: Tensor, pads: Tensor, block: int) -> Tensor:
+    """Give padding inside a block along tokens a value of the block's own, so that it moves neither amax nor a
+    zero point's range; a block of nothing but padding stays zero.
+    """
+    low = x.masked_fill(pads, torch.inf).unflatten(-2, (-1, block)).amin(-2)
+    low = torch.where(low == torch.inf, 0.0, low).to(x.dtype)
+    return torch.where(pads, low.repeat_interleave(block, dim=-2), x)
+
+
+def _bytes_of(t: Tensor | None) -> int:
+    return 0 if t is None else t.numel() * t.element_size()
