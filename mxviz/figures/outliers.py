@@ -1,0 +1,168 @@
+"""Magnitude maps: |x| of every channel at every token, with the channels that tower over the rest marked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import plotly.graph_objects as go
+from numpy.typing import ArrayLike
+
+from mxviz.figures._cells import MAX_HOVER_VALUES, Array, Grid, checked, grid, notice
+from mxviz.figures._frame import LINE, Columns, Frame, Panel, colour_bar, start
+from mxviz.figures._traces import channel_ticks, log_range, log_ticks, number, overlay
+from mxviz.figures.labels import escape
+from mxviz.figures.theme import colorscale, is_compact
+
+
+def magnitude_map(
+    x: ArrayLike,
+    tokens: Sequence[str],
+    *,
+    title: str,
+    subtitle: str = "",
+    marked: Sequence[int] = (),
+    partners: Mapping[int, int] | None = None,
+    symbol: str = "|K|",
+    heading: str | None = None,
+    theme: str = "light",
+    width: int = 1280,
+    height: int | None = None,
+    window: tuple[int, int] | None = None,
+) -> go.Figure:
+    """Draw |x| on a logarithmic colour scale, tokens to the right and channels down.
+
+    Args:
+        x: one head's keys or values, `[tokens, channels]`, in the model's own units; signs are shown on hover.
+        tokens: the text of each token.
+        title: one sentence that says what is seen; plain text, like subtitle and heading.
+        marked: outlier channels; each gets a marker and a label with its peak at the right edge.
+        partners: channel to the channel RoPE rotates it with; named where the partner is marked too.
+        symbol: what |x| is called.
+        theme: `light` or `dark`.
+        width: CSS pixels; below 640 the figure is laid out for a phone. So is height.
+        window: first and last token in sight; all by default.
+
+    Raises:
+        ValueError: for arrays of the wrong shape, marked channels that are not there, an unknown theme.
+    """
+    values = checked("x", x, tokens)
+    missing = [c for c in marked if not 0 <= c < values.shape[1]]
+    if missing:
+        raise ValueError(f"marked channels {missing} are not among the {values.shape[1]} channels of x")
+    magnitude = np.abs(values)
+    peaks = {c: _peak(magnitude[:, c]) for c in sorted(set(marked))}
+    cells = grid(values)
+    compact = is_compact(width)
+    panel = Panel(
+        heading or f"{symbol} of {values.shape[1]} channels at {values.shape[0]:,} tokens",
+        values.shape[1],
+        channel_ticks(values.shape[1], frequent=not compact),
+        bar=True,
+    )
+    frame = start(
+        [panel],
+        Columns(tokens, cells.per_column, (), window),
+        theme=theme,
+        width=width,
+        height=height or (480 if compact else 720),
+        title=title,
+        subtitle=subtitle,
+        gutter=(84 if compact else 216) if peaks else 0,
+    )
+    low, high = log_range(magnitude)
+    frame.fig.add_trace(_trace(frame, cells, low, high, symbol))
+    overlay(frame, 0, ~np.isfinite(cells.z), cells, frame.theme.missing, "NaN or infinite")
+    _mark(frame, peaks, values.shape[1], partners or {})
+    return frame.finish("outliers", _alt(values, peaks, symbol), notice(cells, values.shape))
+
+
+def _peak(magnitude: Array) -> float:
+    real = magnitude[np.isfinite(magnitude)]
+    return float(real.max()) if real.size else float("nan")
+
+
+def _trace(frame: Frame, cells: Grid, low: float, high: float, symbol: str) -> go.Heatmap:
+    """The heat map itself: z is log10 |x|, the signed value rides along for the hover where there is room."""
+    with np.errstate(divide="ignore"):
+        z = np.log10(np.abs(cells.z))
+    z[~np.isfinite(cells.z)] = np.nan
+    z[cells.z == 0] = low - 1  # zeros have no logarithm: they take the smallest colour
+    rides = cells.z.size <= MAX_HOVER_VALUES
+    what = "largest value %{customdata:.4g}" if cells.reduced else "value %{customdata:.4g}"
+    where = "" if cells.per_column > 1 else "token %{x:d} · "
+    return go.Heatmap(
+        z=z.astype(np.float32),
+        x=cells.x,
+        y=cells.y,
+        zmin=low,
+        zmax=high,
+        colorscale=colorscale(frame.theme.sequential),
+        colorbar=colour_bar(frame, 0, log_ticks(low, high), symbol),
+        customdata=cells.z if rides else None,
+        hovertemplate=f"<b>%{{x}}</b><br>{where}channel %{{y:d}}<br>"
+        + (what if rides else f"log<sub>10</sub> {escape(symbol)} = %{{z:.2f}}")
+        + "<extra></extra>",
+        name=escape(symbol),
+        **frame.axes(0),
+    )
+
+
+def _mark(frame: Frame, peaks: Mapping[int, float], channels: int, partners: Mapping[int, int]) -> None:
+    """Point at the marked channels from the right edge, outside the data; labels make way for each other."""
+    if not peaks:
+        return
+    theme, size = frame.theme, frame.sizes.tick
+    end = frame.fig.layout.xaxis.range[1]
+    top, bottom = frame.panels[0]
+    rows = [top + (c + 0.5) * (bottom - top) / channels for c in peaks]
+    apart = LINE * size * (2 if frame.compact else 1) + 3
+    lanes = _spread(rows, apart, top, bottom)
+    for (channel, peak), row, lane in zip(peaks.items(), rows, lanes, strict=True):
+        frame.note(
+            _mark_text(channel, peak, partners.get(channel), peaks, frame.compact),
+            x=end,
+            xref="x",
+            y=channel,
+            yref="y",
+            **{"showarrow": True, "arrowhead": 0, "arrowwidth": 1.5, "arrowcolor": theme.outlier},
+            **{"ax": 22, "ay": lane - row, "xanchor": "left", "standoff": 3, "align": "left"},
+            font={"size": size, "color": theme.outlier, "weight": 600},
+            name="outlier",
+        )
+
+
+def _mark_text(
+    channel: int, peak: float, partner: int | None, peaks: Mapping[int, float], compact: bool
+) -> str:
+    if compact:
+        return f"ch {channel}<br>{number(peak)}"
+    twin = f" · pairs {partner}" if partner in peaks else ""
+    return f"ch {channel} · peaks at {number(peak)}{twin}"
+
+
+def _spread(wanted: Sequence[float], apart: float, top: float, bottom: float) -> list[float]:
+    """Return places at least `apart` pixels from each other, as near to those wanted as one pass each way gets."""
+    places: list[float] = []
+    for want in wanted:
+        places.append(max(want, places[-1] + apart) if places else max(want, top + apart / 2))
+    limit = bottom
+    for i in reversed(range(len(places))):
+        places[i] = min(places[i], limit)
+        limit = places[i] - apart
+    return places
+
+
+def _alt(values: Array, peaks: Mapping[int, float], symbol: str) -> str:
+    real = np.abs(values[np.isfinite(values)])
+    span = (
+        f"median {number(float(np.median(real)))}, largest {number(float(real.max()))}"
+        if real.size
+        else "none"
+    )
+    named = ", ".join(f"channel {c} peaks at {number(peak)}" for c, peak in peaks.items())
+    return (
+        f"Heat map of {symbol} for {values.shape[0]:,} tokens and {values.shape[1]:,} channels on a "
+        f"logarithmic colour scale: {span}. "
+        + (f"Marked as outliers: {named}." if named else "None is marked.")
+    )

@@ -1,0 +1,257 @@
+"""Scale maps: the shared scale of every block, where the block lies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+from numpy.typing import ArrayLike, NDArray
+
+from mxviz.figures._cells import MAX_CELLS, Array, Grid, checked, edges, grid
+from mxviz.figures._frame import Columns, Frame, Panel, colour_bar, start
+from mxviz.figures._traces import channel_ticks, number, overlay
+from mxviz.figures.theme import colorscale, is_compact, steps
+
+ZERO_BYTE = 2.0**-127
+"""E8M0 byte 0: the scale a block of zeros gets, since E8M0 has no zero."""
+MAX_HOVER_TEXTS = 1 << 14
+MAX_STEPS = 16
+ZERO, BROKEN = "scale 0 — block of zeros", "NaN — the block holds NaN or Inf"
+
+
+def scale_map(
+    scales: ArrayLike,
+    tokens: Sequence[str],
+    *,
+    axis: str,
+    block: int | None,
+    title: str,
+    subtitle: str = "",
+    channels: int | None = None,
+    first: int = 0,
+    stored: ArrayLike | None = None,
+    heading: str | None = None,
+    theme: str = "light",
+    width: int = 1280,
+    height: int | None = None,
+    window: tuple[int, int] | None = None,
+) -> go.Figure:
+    """Draw the shared scale of every block on a log2 colour scale, tokens to the right and channels down.
+
+    Args:
+        scales: decoded scales of one head, `[tokens, blocks]` for axis `channel` and `[blocks, channels]` for
+            axis `token`; a dimension of 1 spans everything (one scale for a head is `[1, 1]`).
+        tokens: the text of each token.
+        axis: `channel` or `token`: what a block runs along.
+        block: elements of a block; None where nothing is blocked.
+        title: one sentence that says what is seen; plain text, like subtitle and heading.
+        channels: head_dim, where the last block along channels is shorter than `block`.
+        first: token at which the first block along tokens starts (the number of sinks).
+        stored: the scale bytes, shaped like scales, for hovers; E8M0's are worked out.
+        theme: `light` or `dark`.
+        width: CSS pixels; below 640 the figure is laid out for a phone. So is height.
+        window: first and last token in sight; all by default.
+
+    Raises:
+        ValueError: for scales that do not fit the tokens, an unknown axis, or an unknown theme.
+    """
+    axis = getattr(axis, "value", axis)
+    if axis not in ("channel", "token"):
+        raise ValueError(f"unknown axis {axis!r}; expected one of: channel, token")
+    values = checked("scales", scales)
+    cells = _lay_out(values, len(tokens), axis, block, channels, first)
+    count = int(cells.y[-1] + 0.5)
+    compact = is_compact(width)
+    frame = start(
+        [Panel(heading or _heading(axis, block), count, _ticks(cells, compact), bar=True)],
+        _columns(tokens, cells, axis, window),
+        theme=theme,
+        width=width,
+        height=height or (400 if compact else 460),
+        title=title,
+        subtitle=subtitle,
+    )
+    _draw(frame, cells, None if stored is None else np.asarray(stored).T, axis)
+    return frame.finish("scales", _alt(values, axis, block), _notice(cells, axis))
+
+
+def _lay_out(
+    values: Array, tokens: int, axis: str, block: int | None, channels: int | None, first: int
+) -> Grid:
+    """Put `[rows, blocks]` of scales where their blocks lie, and reduce the token axis where it is too long."""
+    rows, columns = values.shape
+    size = block or max(tokens, channels or 0, 1)
+    if axis == "channel":
+        x = edges(tokens) if rows > 1 or tokens == 1 else edges(tokens, tokens)
+        y = edges(channels or columns * size, size) if block else edges(channels or 1, channels or 1)
+    else:
+        x = edges(tokens, size, first if block else 0)
+        y = edges(channels or columns, (channels or 1) if columns == 1 else 1)
+    if (len(x) - 1, len(y) - 1) != (rows, columns):
+        raise ValueError(
+            f"scales have shape {values.shape}; {tokens} tokens and {channels or 'all'} channels in blocks of "
+            f"{block} along {axis}s have {len(x) - 1} × {len(y) - 1}"
+        )
+    small = grid(values, MAX_CELLS)
+    return small._replace(x=_every(x, small.per_column), y=_every(y, small.per_row))
+
+
+def _every(bounds: NDArray[np.float64], step: int) -> NDArray[np.float64]:
+    return np.append(bounds[:-1:step], bounds[-1])
+
+
+def _heading(axis: str, block: int | None) -> str:
+    if block is None:
+        return "The one scale they share"
+    other = "channel" if axis == "token" else "token"
+    return f"One scale for every {block} {axis}s of a {other}"
+
+
+def _ticks(cells: Grid, compact: bool) -> dict[float, str]:
+    """Name the blocks along channels (0–31, 32–63), or the channels where every one is a row."""
+    bounds = cells.y
+    if len(bounds) - 1 == bounds[-1] + 0.5 and len(bounds) > 2:
+        return channel_ticks(len(bounds) - 1, frequent=not compact)
+    every = -(-(len(bounds) - 1) // 12)
+    spans = list(zip(bounds[:-1], bounds[1:], strict=True))[::every]
+    return {(a + b) / 2: _span(a, b) for a, b in spans}
+
+
+def _span(low: float, high: float) -> str:
+    a, b = int(low + 0.5), int(high - 0.5)
+    return f"{a:,}" if a == b else f"{a:,}–{b:,}"
+
+
+def _columns(tokens: Sequence[str], cells: Grid, axis: str, window: tuple[int, int] | None) -> Columns:
+    """Name the columns: a token each, or the run of tokens that a block covers."""
+    spans = list(zip(cells.x[:-1], cells.x[1:], strict=True))
+    if all(b - a == 1 for a, b in spans):
+        return Columns(tokens, window=window)
+    names = {(a + b) / 2: f"tokens {_span(a, b)}" for a, b in spans}
+    return Columns(tokens, window=window, names=names)
+
+
+def _draw(frame: Frame, cells: Grid, stored: NDArray[Any] | None, axis: str) -> None:
+    z, theme = cells.z, frame.theme
+    zero, nan = z <= ZERO_BYTE, ~np.isfinite(z)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        log = np.where(zero | nan, np.nan, np.log2(z)).astype(np.float32)
+    low, high, ticks, stepped = _colours(log)
+    across, down = frame.plot_width / z.shape[1], np.diff(frame.panels[0])[0] / z.shape[0]
+    frame.fig.add_trace(
+        go.Heatmap(
+            z=log,
+            x=cells.x,
+            y=cells.y,
+            zmin=low,
+            zmax=high,
+            colorscale=steps(theme.sequential, round(high - low))
+            if stepped
+            else colorscale(theme.sequential),
+            colorbar=colour_bar(frame, 0, ticks, "shared scale"),
+            xgap=_gap(across),
+            ygap=_gap(down),
+            name="shared scale",
+            **_hover(cells, stored, zero, nan),
+            **frame.axes(0),
+        )
+    )
+    overlay(frame, 0, zero, cells, theme.zero, ZERO)
+    overlay(frame, 0, nan, cells, theme.missing, BROKEN)
+    frame.fig.update_traces(xgap=_gap(across), ygap=_gap(down), selector={"type": "heatmap"})
+
+
+def _gap(pitch: float) -> float:
+    """Return the width of a block's edge: none where it would eat the block."""
+    return 3 if pitch >= 40 else 1 if pitch >= 6 else 0
+
+
+def _colours(log: Array) -> tuple[float, float, dict[float, str], bool]:
+    """Return the ends of the colour axis, its ticks, and whether it goes in steps of one power of two."""
+    real = log[np.isfinite(log)]
+    low, high = (float(real.min()), float(real.max())) if real.size else (0.0, 0.0)
+    whole = bool((real == np.round(real)).all())
+    exponents = range(int(np.floor(low)), int(np.ceil(high)) + 1)
+    every = -(-len(exponents) // 8)
+    ticks = {float(e): power(e) for e in exponents if (e - exponents[-1]) % every == 0}
+    if whole and len(exponents) <= MAX_STEPS:
+        return low - 0.5, high + 0.5, ticks, True
+    return (low, high, ticks, False) if high > low else (low - 0.5, high + 0.5, ticks, False)
+
+
+def power(exponent: int) -> str:
+    """Return a power of two as a reader knows it: 1/4, 8, and from 2¹⁴ on by its exponent."""
+    if 0 <= exponent < 14:
+        return f"{2**exponent:,}"
+    if -10 < exponent < 0:
+        return f"1/{2**-exponent}"
+    return f"2<sup>{exponent}</sup>".replace("-", "−")
+
+
+def _hover(cells: Grid, stored: Any, zero: NDArray[np.bool_], nan: NDArray[np.bool_]) -> dict[str, Any]:
+    head = "<b>%{x}</b><br>"
+    if cells.z.size > MAX_HOVER_TEXTS or cells.reduced:
+        return {"hovertemplate": head + "scale 2^%{z:.4g}<extra></extra>"}
+    whole = _are_powers(cells.z[~(zero | nan)])
+    names = [_span(a, b) for a, b in zip(cells.y[:-1], cells.y[1:], strict=True)]
+    texts = np.empty(cells.z.shape, dtype=object)
+    for (row, column), value in np.ndenumerate(cells.z):
+        byte = None if stored is None else int(stored[row, column])
+        unit = "channels" if "–" in names[row] else "channel"
+        place = _span(cells.x[column], cells.x[column + 1])
+        texts[row, column] = (
+            f"{'tokens' if '–' in place else 'token'} {place} · {unit} {names[row]}<br>"
+            + scale_text(float(value), byte, whole)
+        )
+    return {"customdata": texts, "hovertemplate": head + "%{customdata}<extra></extra>"}
+
+
+def _are_powers(values: Array) -> bool:
+    return bool((np.frexp(values)[0] == 0.5).all())
+
+
+def scale_text(value: float, byte: int | None, is_e8m0: bool) -> str:
+    """Return a scale in words: as 2^E, in decimal and as its byte, or why it has none of these."""
+    if not np.isfinite(value):
+        return BROKEN + ("" if byte is None and not is_e8m0 else f" · byte {255 if byte is None else byte}")
+    if value == 0:
+        return ZERO
+    exponent = np.log2(value)
+    if byte is None and is_e8m0:
+        byte = round(exponent) + 127
+    shown = f"2<sup>{exponent:.4g}</sup> = {number(value)}".replace("<sup>-", "<sup>−")
+    tail = "" if byte is None else f" · byte {byte}"
+    return f"scale {shown}{tail}" + (" — block of zeros" if value <= ZERO_BYTE else "")
+
+
+def _notice(cells: Grid, axis: str) -> str | None:
+    if not cells.reduced:
+        return None
+    return (
+        f"too many blocks to draw: each cell shows the largest scale of {cells.per_column} × {cells.per_row}"
+    )
+
+
+def _alt(values: Array, axis: str, block: int | None) -> str:
+    real = values[np.isfinite(values) & (values > ZERO_BYTE)]
+    span = (
+        f"from {number(float(real.min()))} to {number(float(real.max()))}"
+        if real.size
+        else "none of them set"
+    )
+    odd = [
+        f"{int(n):,} {what}"
+        for n, what in (
+            ((values <= ZERO_BYTE).sum(), "are blocks of zeros"),
+            ((~np.isfinite(values)).sum(), "are NaN"),
+        )
+        if n
+    ]
+    blocks = f"blocks of {block} along {axis}s" if block else "everything at once"
+    return (
+        f"Heat map of {values.size:,} shared scales for {blocks}, {span}"
+        + "".join(f"; {entry}" for entry in odd)
+        + "."
+    )
