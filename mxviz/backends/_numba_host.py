@@ -1,0 +1,84 @@
+"""What Numba kernels need of the machine: a place for compiled code, and threads."""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from mxviz import kernels
+
+
+def set_cache_folder() -> None:
+    """Tell Numba where compiled kernels go, unless the user has said so; call it before importing them.
+
+    The folder carries a hash of all kernels: Numba looks at one source file alone, and would keep stale code
+    when a helper in another file changes.
+    """
+    if os.environ.get("NUMBA_CACHE_DIR"):
+        return
+    os.environ["NUMBA_CACHE_DIR"] = str(_cache_folder())
+    if "numba" in sys.modules:
+        sys.modules["numba"].core.config.reload_config()
+
+
+def _cache_folder() -> Path:
+    """The user's cache folder, or a private temporary one that goes with the process."""
+    digest = hashlib.sha256()
+    for folder in kernels.__path__:
+        for source in sorted(Path(folder, "cpu").glob("*.py")):
+            digest.update(source.read_bytes())
+    try:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        folder = base / "mxviz" / f"numba-{digest.hexdigest()[:16]}"
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except (OSError, RuntimeError):  # no home, or one that cannot be written
+        folder = Path(tempfile.mkdtemp(prefix="mxviz-numba-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        return folder
+
+
+@cache
+def _pool(size: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(size, thread_name_prefix="mxviz-kernel")
+
+
+os.register_at_fork(after_in_child=_pool.cache_clear)  # a child has the pool, but none of its threads
+
+
+def spread(kernel: Callable[..., None], arguments: tuple, units: int, cost: int) -> None:
+    """Run `kernel(*arguments, first, last)` over all units, on several threads where that pays.
+
+    Not Numba's `parallel=True`: its default threading layer aborts the process when two threads enter at once.
+
+    Args:
+        kernel: a compiled kernel that releases the GIL and takes a range of units at the end.
+        arguments: all its other arguments.
+        units: independent pieces of work; each is done by one thread, so the result is the same for any number.
+        cost: numbers that are worked on, all units together.
+    """
+    threads = min(torch.get_num_threads(), units, cost // _NUMBERS_A_THREAD + 1)
+    if threads <= 1:
+        kernel(*arguments, 0, units)
+        return
+    ends = [units * i // threads for i in range(threads + 1)]
+    pool = _pool(torch.get_num_threads())
+    waiting = [pool.submit(kernel, *arguments, ends[i], ends[i + 1]) for i in range(1, threads)]
+    kernel(*arguments, 0, ends[1])
+    for task in waiting:
+        task.result()
+
+
+_NUMBERS_A_THREAD = 1 << 16
+"""Below this a second thread costs more to wake than it saves."""
