@@ -72,7 +72,14 @@ class Frame:
 
     def note(self, text: str, **where: Any) -> None:
         """Add an escaped text; by default at the left edge of the panels, without an arrow."""
-        placed = {"x": 0, "xref": "paper", "yref": "paper", "xanchor": "left", "showarrow": False}
+        placed = {
+            "x": 0,
+            "xref": "paper",
+            "yref": "paper",
+            "xanchor": "left",
+            "showarrow": False,
+            "borderpad": 0,
+        }
         self.fig.add_annotation(text=text, **(placed | where))
 
     def finish(self, figure: str, alt: str, reduced: str | None) -> go.Figure:
@@ -91,6 +98,7 @@ def start(
     title: str,
     subtitle: str,
     gutter: float = 0,
+    legend: int = 0,
 ) -> Frame:
     """Lay out an empty figure: everything but the traces and the colour bars.
 
@@ -101,6 +109,7 @@ def start(
         width: CSS pixels; so is height.
         title: one sentence, plain text; so is subtitle.
         gutter: pixels kept free to the right of the panels.
+        legend: entries the legend will have; it stands at the foot.
     """
     sizes = sizes_for(width)
     right = gutter + sizes.pad
@@ -116,7 +125,7 @@ def start(
         height=height,
         right=right,
         head=under_title + len(notes) * LINE * sizes.subtitle + 4,
-        foot=ticks.height + LINE * sizes.tick + 22,
+        foot=ticks.height + LINE * sizes.tick * (1 + legend * is_compact(width)) + 18,
     )
     _place(frame, panels)
     _titles(frame, titles, notes, under_title)
@@ -124,6 +133,8 @@ def start(
         _axes(frame, i, panel, columns)
         _heading(frame, i, panel)
     _token_labels(frame, ticks, len(panels) - 1)
+    if legend:
+        _legend(frame)
     return frame
 
 
@@ -168,7 +179,8 @@ def _titles(frame: Frame, titles: list[str], notes: list[str], under_title: floa
         title={
             "text": "<br>".join(map(escape, titles)),
             "font": {"size": sizes.title, "color": frame.theme.ink, "weight": 700},
-            "pad": {"l": sizes.pad, "t": sizes.pad},
+            # Plotly lowers a single line by its cap height and forgets to where there are several.
+            "pad": {"l": sizes.pad, "t": sizes.pad + 0.7 * sizes.title * (len(titles) > 1)},
             **{"x": 0, "xref": "container", "xanchor": "left"},
             **{"y": 1, "yref": "container", "yanchor": "top"},
         },
@@ -254,10 +266,12 @@ def _token_labels(frame: Frame, ticks: TokenTicks, i: int) -> None:
             text,
             x=position,
             xref=x,
+            # Anchors are those of the turned box; half a line further right, the text ends at its column.
             xanchor="right" if ticks.angle else "center",
+            xshift=0.6 * frame.sizes.tick if ticks.angle else 0,
             y=frame.y(frame.panels[i][1]),
-            yanchor="middle" if ticks.angle else "top",
-            yshift=-8 if ticks.angle else -3,
+            yanchor="top",
+            yshift=-3,
             textangle=ticks.angle,
             font={
                 "size": frame.sizes.tick - 1,
@@ -268,13 +282,27 @@ def _token_labels(frame: Frame, ticks: TokenTicks, i: int) -> None:
         )
     frame.note(
         "token",
-        x=0,
-        xshift=-8,
-        xanchor="right",
-        y=frame.y(frame.height - frame.sizes.tick - 6),
-        yanchor="middle",
+        x=0.5,
+        xanchor="center",
+        y=frame.y(frame.panels[i][1] + ticks.height + 6),
+        yanchor="top",
         font={"size": frame.sizes.tick, "color": frame.theme.muted},
         name="axis",
+    )
+
+
+def _legend(frame: Frame) -> None:
+    """Put the legend at the foot: beside the axis's name, or below it on a phone."""
+    frame.fig.update_layout(
+        showlegend=True,
+        legend={
+            "orientation": "v" if frame.compact else "h",
+            **{"itemclick": False, "itemdoubleclick": False},
+            **{"x": 1, "xref": "paper", "xanchor": "right"},
+            **{"y": frame.y(frame.height - 4), "yref": "paper", "yanchor": "bottom"},
+            "font": {"size": frame.sizes.tick, "color": frame.theme.ink},
+            "bgcolor": "rgba(0,0,0,0)",
+        },
     )
 
 
@@ -286,13 +314,14 @@ def colour_bar(frame: Frame, i: int, ticks: dict[float, str], caption: str) -> d
         caption: what the colours are, plain text.
     """
     sizes = frame.sizes
-    length = min(BAR_LENGTH, frame.plot_width - text_width(caption, sizes.tick) - 12)
+    inset = text_width(list(ticks.values())[-1], sizes.tick) / 2 if ticks else 0  # the last tick's text
+    length = min(BAR_LENGTH, frame.plot_width - inset - text_width(caption, sizes.tick) - 16)
     top = frame.panels[i][0] - BAR_THICKNESS - LINE * sizes.tick - 8
     frame.note(
         escape(caption),
         x=1,
         xanchor="right",
-        xshift=-length - 10,
+        xshift=-length - inset - 10,
         y=frame.y(top + BAR_THICKNESS / 2),
         yanchor="middle",
         font={"size": sizes.tick, "color": frame.theme.muted},
@@ -300,7 +329,7 @@ def colour_bar(frame: Frame, i: int, ticks: dict[float, str], caption: str) -> d
     )
     return {
         "orientation": "h",
-        **{"x": 1, "xref": "paper", "xanchor": "right", "xpad": 0},
+        **{"x": 1 - inset / frame.plot_width, "xref": "paper", "xanchor": "right", "xpad": 0},
         **{"y": frame.y(top), "yref": "paper", "yanchor": "top", "ypad": 0},
         **{"len": length, "lenmode": "pixels", "thickness": BAR_THICKNESS, "outlinewidth": 0},
         **{"tickmode": "array", "tickvals": list(ticks), "ticktext": list(ticks.values())},

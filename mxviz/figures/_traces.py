@@ -14,31 +14,35 @@ from mxviz.figures._frame import Frame
 from mxviz.figures.theme import faded
 
 
-def channel_ticks(channels: int, *, frequent: bool = True) -> dict[float, str]:
-    """Return ticks for a channel axis: round steps, and the last channel."""
+def channel_ticks(
+    channels: int, *, frequent: bool = True, marked: Sequence[int] = (), colour: str = ""
+) -> dict[float, str]:
+    """Return ticks for a channel axis: round steps, the last channel, and marked ones in a colour."""
     wanted = 8 if frequent else 4
     step = next((s for s in (1, 2, 4, 8, 16, 32, 64, 128, 256) if channels / s <= wanted), 512)
     ticks = {float(c): str(c) for c in range(0, channels, step)}
-    last = channels - 1
-    if last - max(ticks) < 0.5 * step and len(ticks) > 1:
-        ticks.pop(max(ticks))
-    return ticks | {float(last): str(last)}
+    strong = {float(c): f'<b style="color:{colour}">{c}</b>' for c in marked}
+    last = (
+        {} if any(channels - 1 - c < step / 2 for c in strong) else {float(channels - 1): str(channels - 1)}
+    )
+    fixed = strong | last
+    return {c: t for c, t in ticks.items() if all(abs(c - f) > step / 2 for f in fixed)} | fixed
 
 
-def number(value: float) -> str:
-    """Return a number as people write it: three digits, no exponent between 0.001 and 100,000."""
+def number(value: float, digits: int = 3) -> str:
+    """Return a number as people write it: so many digits, no exponent between 0.001 and 100,000."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
     if not 1e-3 <= abs(value) < 1e5:
-        mantissa, exponent = f"{value:.2e}".split("e")
+        mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
         return f"{float(mantissa):g} × 10<sup>{int(exponent)}</sup>".replace("-", "−")
-    digits = max(0, 2 - math.floor(math.log10(abs(value))))
-    text = f"{value:,.{digits}f}"
+    places = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    text = f"{value:,.{places}f}"
     return (text.rstrip("0").rstrip(".") if "." in text else text).replace("-", "−")
 
 
 def log_range(magnitude: NDArray[np.float32]) -> tuple[float, float]:
-    """Return the decimal logarithms between which colours run: all but the smallest 2 %, at least a decade."""
+    """Return the decimal logarithms that colours run between; the smallest 2 % lie below."""
     real = magnitude[np.isfinite(magnitude) & (magnitude > 0)]
     if real.size == 0:
         return -1.0, 0.0
@@ -59,7 +63,7 @@ def log_ticks(low: float, high: float) -> dict[float, str]:
 
 
 def overlay(frame: Frame, i: int, mask: NDArray[np.bool_], cells: Grid, colour: str, name: str) -> None:
-    """Cover the cells of a mask with one flat colour and give it a legend entry; nothing where it is empty."""
+    """Cover the cells of a mask with one flat colour and give it a legend entry; nothing if it is empty."""
     if not mask.any():
         return
     frame.fig.add_trace(
@@ -74,16 +78,6 @@ def overlay(frame: Frame, i: int, mask: NDArray[np.bool_], cells: Grid, colour: 
             hoverinfo="skip",
             **frame.axes(i),
         )
-    )
-    frame.fig.update_layout(
-        showlegend=True,
-        legend={
-            **{"orientation": "h", "itemclick": False, "itemdoubleclick": False},
-            **{"x": 1, "xref": "paper", "xanchor": "right"},
-            **{"y": 0, "yref": "container", "yanchor": "bottom"},
-            "font": {"size": frame.sizes.tick, "color": frame.theme.muted},
-            "bgcolor": faded(frame.theme.paper, 0),
-        },
     )
 
 

@@ -33,6 +33,7 @@ def error_maps(
     first: int = 0,
     values: ArrayLike | None = None,
     decoded: tuple[ArrayLike, ArrayLike] | None = None,
+    marked: Sequence[int] = (),
     theme: str = "light",
     width: int = 1280,
     height: int | None = None,
@@ -52,6 +53,7 @@ def error_maps(
         first: token at which the first block along tokens starts (the number of sinks).
         values: the exact x, shaped like micro, for hovers.
         decoded: what each x came back as, micro-scaled and single, for hovers.
+        marked: outlier channels, named in their colour on the channel axis.
         theme: `light` or `dark`.
         width: CSS pixels; below 640 the figure is laid out for a phone. So is height.
         window: first and last token in sight; all by default.
@@ -64,7 +66,7 @@ def error_maps(
         raise ValueError(f"micro has shape {both[0].shape} and single {both[1].shape}; expected the same")
     shape, compact, colours = both[0].shape, is_compact(width), theme_named(theme)
     shares = (flushed_micro, flushed_single)
-    ticks = channel_ticks(shape[1], frequent=False)
+    ticks = channel_ticks(shape[1], frequent=False, marked=marked, colour=colours.outlier)
     meanings = (colours.micro, colours.single)
     panels = [
         Panel(f"{name} — flushed to zero: {percent(share)} of values", shape[1], ticks, colour, bar=i == 0)
@@ -79,6 +81,7 @@ def error_maps(
         height=height or (620 if compact else 720),
         title=title,
         subtitle=subtitle,
+        legend=any(np.isnan(drawn.z).any() for drawn in cells),
     )
     exact = _exact(values, decoded, both[0])
     for i, drawn in enumerate(cells):
@@ -124,7 +127,8 @@ def _trace(frame: Frame, i: int, cells: Any, rides: NDArray[np.float32] | None) 
         y=cells.y,
         coloraxis="coloraxis",
         customdata=rides,
-        hovertemplate=f"<b>%{{x}}</b><br>{where}channel %{{y:d}}<br>{both}relative error %{{z:.1%}}<extra></extra>",
+        hovertemplate=f"<b>%{{x}}</b><br>{where}channel %{{y:d}}<br>{both}"
+        "relative error %{z:.1%}<extra></extra>",
         name=("micro-scaled", "single-scale")[i],
         **frame.axes(i),
     )
@@ -145,8 +149,8 @@ def _edges(frame: Frame, axis: str | None, block: int | None, first: int, shape:
 
 def _colour_axis(frame: Frame, cells: Sequence[Any]) -> None:
     over = any(np.nanmax(drawn.z, initial=0) > 1 for drawn in cells)
-    texts = ("0 %", "25 %", "50 %", "75 %", "≥ 100 %" if over else "100 %")
-    ticks = dict(zip((0, 0.25, 0.5, 0.75, 1), texts, strict=True))
+    between = (0.5,) if frame.compact else (0.25, 0.5, 0.75)
+    ticks = {0: "0 %"} | {t: percent(t) for t in between} | {1: "≥ 100 %" if over else "100 %"}
     frame.fig.update_layout(
         coloraxis={
             **{"cmin": 0, "cmax": 1, "colorscale": colorscale(frame.theme.loss)},
@@ -162,8 +166,5 @@ def _alt(names: tuple[str, str], shares: tuple[float, float], errors: Sequence[A
         for name, share, error in zip(names, shares, errors, strict=True)
     ]
     tokens, channels = errors[0].shape
-    return (
-        f"Two heat maps of relative error for {tokens:,} tokens and {channels:,} channels on one colour scale. "
-        + "; ".join(said)
-        + "."
-    )
+    size = f"{tokens:,} tokens and {channels:,} channels"
+    return f"Two heat maps of relative error for {size} on one colour scale. {'; '.join(said)}."

@@ -1,8 +1,8 @@
 """Token text that is literal: nothing in it is markup or TeX, and everything in it can be seen.
 
-Plotly reads `<b>`, `&lt;` and, where MathJax is loaded, `$x$` in any text it is given. Tokens hold all of
-those, and spaces, newlines and control characters besides. `visible` makes a token visible, one picture for
-one text; `escape` makes any text safe to hand to Plotly.
+Plotly reads `<b>`, `&lt;`, `%{x}` and, where MathJax is loaded, `$x$` in any text it is given. Tokens hold
+all of those, and spaces, newlines and control characters besides. `visible` makes a token visible, one
+picture for one text; `escape` makes any text safe to hand to Plotly.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _SHOWN = {" ": "·", "\n": "↵", "\t": "⇥", "\r": "␍"}
 _RESERVED = frozenset(_SHOWN.values()) | {CUT, "⟨", "⟩", "◌"}
 _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zs", "Zl", "Zp"})
 _JOINER = "\u200d"
-_MARKUP = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", "$": "&#36;"})
+_MARKUP = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", "$": "&#36;", "%": "&#37;"})
 _SPECIAL = re.compile(r"<\|?[^<>|\s]+\|?>|\[[A-Z]+\]|<｜.+｜>")
 _NARROW = frozenset("iljtfrI1.,:;|!'`·()[]{}⟨⟩-/\\ ")
 _BROAD = frozenset("mwMW@%↵⇥⋯<>_")
 
 
 def escape(text: str) -> str:
-    """Return text with nothing in it that Plotly would read as markup or TeX."""
+    """Return text with nothing in it that Plotly would read as markup, template or TeX."""
     return text.translate(_MARKUP)
 
 
@@ -152,7 +152,7 @@ def token_ticks(
     pitch = width / max(1, len(columns))
     plain = {i: shorten(tokens[i], limit) for i in _candidates(tokens, columns, priority, pitch, size)}
     level = len(plain) == len(columns) and all(text_width(t, size) + 8 <= pitch for t in plain.values())
-    apart = 1 if level else -(-1.25 * size // pitch)
+    apart = 1 if level else -(-1.45 * size // pitch)
     chosen: list[int] = []
     for i in plain:
         if all(abs(i - j) >= apart for j in chosen):
@@ -163,7 +163,7 @@ def token_ticks(
         chosen,
         [escape(plain[i]) for i in chosen],
         0 if level else SLANT,
-        1.4 * size if level else 0.82 * longest + 0.6 * size,
+        1.5 * size if level else 0.82 * longest + size,
         [is_special(tokens[i]) for i in chosen],
     )
 
@@ -174,6 +174,6 @@ def _candidates(
     """Columns in the order they are offered a place: wanted ones, special tokens, then an even spread."""
     order = dict.fromkeys(i for i in priority if i in columns)
     order.update(dict.fromkeys(i for i in columns if is_special(tokens[i])))
-    stride = max(1, int(-(-1.6 * size // pitch)))
+    stride = max(1, int(-(-1.7 * size // pitch)))
     order.update(dict.fromkeys(columns[::stride]))
     return order

@@ -11,8 +11,11 @@ from numpy.typing import ArrayLike
 from mxviz.figures._cells import MAX_HOVER_VALUES, Array, Grid, checked, grid, notice
 from mxviz.figures._frame import LINE, Columns, Frame, Panel, colour_bar, start
 from mxviz.figures._traces import channel_ticks, log_range, log_ticks, number, overlay
-from mxviz.figures.labels import escape
-from mxviz.figures.theme import colorscale, is_compact
+from mxviz.figures.labels import escape, text_width
+from mxviz.figures.theme import colorscale, is_compact, sizes_for, theme_named
+
+_LEADER = {False: 22, True: 12}
+"""Pixels of the line from a channel to its label, wide and compact."""
 
 
 def magnitude_map(
@@ -33,7 +36,7 @@ def magnitude_map(
     """Draw |x| on a logarithmic colour scale, tokens to the right and channels down.
 
     Args:
-        x: one head's keys or values, `[tokens, channels]`, in the model's own units; signs are shown on hover.
+        x: one head's keys or values, `[tokens, channels]`, in the model's own units, with their signs.
         tokens: the text of each token.
         title: one sentence that says what is seen; plain text, like subtitle and heading.
         marked: outlier channels; each gets a marker and a label with its peak at the right edge.
@@ -53,11 +56,12 @@ def magnitude_map(
     magnitude = np.abs(values)
     peaks = {c: _peak(magnitude[:, c]) for c in sorted(set(marked))}
     cells = grid(values)
-    compact = is_compact(width)
+    compact, colour = is_compact(width), theme_named(theme).outlier
+    labels = {c: _mark_text(c, peaks, (partners or {}).get(c), compact) for c in peaks}
     panel = Panel(
         heading or f"{symbol} of {values.shape[1]} channels at {values.shape[0]:,} tokens",
         values.shape[1],
-        channel_ticks(values.shape[1], frequent=not compact),
+        channel_ticks(values.shape[1], frequent=not compact, marked=list(peaks), colour=colour),
         bar=True,
     )
     frame = start(
@@ -68,12 +72,13 @@ def magnitude_map(
         height=height or (480 if compact else 720),
         title=title,
         subtitle=subtitle,
-        gutter=(84 if compact else 216) if peaks else 0,
+        legend=int(not np.isfinite(cells.z).all()),
+        gutter=_gutter(labels, sizes_for(width).tick, compact),
     )
     low, high = log_range(magnitude)
     frame.fig.add_trace(_trace(frame, cells, low, high, symbol))
     overlay(frame, 0, ~np.isfinite(cells.z), cells, frame.theme.missing, "NaN or infinite")
-    _mark(frame, peaks, values.shape[1], partners or {})
+    _mark(frame, labels, values.shape[1])
     return frame.finish("outliers", _alt(values, peaks, symbol), notice(cells, values.shape))
 
 
@@ -108,45 +113,47 @@ def _trace(frame: Frame, cells: Grid, low: float, high: float, symbol: str) -> g
     )
 
 
-def _mark(frame: Frame, peaks: Mapping[int, float], channels: int, partners: Mapping[int, int]) -> None:
+def _mark_text(channel: int, peaks: Mapping[int, float], partner: int | None, compact: bool) -> list[str]:
+    """Return the lines that name an outlier channel."""
+    peak = number(peaks[channel], 4)
+    if compact:
+        return [f"ch {channel}", peak]
+    twin = [f"RoPE partner of ch {partner}"] if partner in peaks else []
+    return [f"ch {channel} · peaks at {peak}", *twin]
+
+
+def _gutter(labels: Mapping[int, list[str]], size: int, compact: bool) -> float:
+    longest = max((text_width(line, size) for lines in labels.values() for line in lines), default=0.0)
+    return longest + (_LEADER[compact] if labels else 0)
+
+
+def _mark(frame: Frame, labels: Mapping[int, list[str]], channels: int) -> None:
     """Point at the marked channels from the right edge, outside the data; labels make way for each other."""
-    if not peaks:
-        return
     theme, size = frame.theme, frame.sizes.tick
     end = frame.fig.layout.xaxis.range[1]
     top, bottom = frame.panels[0]
-    rows = [top + (c + 0.5) * (bottom - top) / channels for c in peaks]
-    apart = LINE * size * (2 if frame.compact else 1) + 3
-    lanes = _spread(rows, apart, top, bottom)
-    for (channel, peak), row, lane in zip(peaks.items(), rows, lanes, strict=True):
+    rows = [top + (c + 0.5) * (bottom - top) / channels for c in labels]
+    lanes = _spread(rows, max(map(len, labels.values()), default=1) * LINE * size + 4, top, bottom)
+    for (channel, lines), row, lane in zip(labels.items(), rows, lanes, strict=True):
         frame.note(
-            _mark_text(channel, peak, partners.get(channel), peaks, frame.compact),
+            "<br>".join(lines),
             x=end,
             xref="x",
             y=channel,
             yref="y",
             **{"showarrow": True, "arrowhead": 0, "arrowwidth": 1.5, "arrowcolor": theme.outlier},
-            **{"ax": 22, "ay": lane - row, "xanchor": "left", "standoff": 3, "align": "left"},
+            **{"ax": _LEADER[frame.compact], "ay": lane - row, "standoff": 3, "align": "left"},
             font={"size": size, "color": theme.outlier, "weight": 600},
             name="outlier",
         )
 
 
-def _mark_text(
-    channel: int, peak: float, partner: int | None, peaks: Mapping[int, float], compact: bool
-) -> str:
-    if compact:
-        return f"ch {channel}<br>{number(peak)}"
-    twin = f" · pairs {partner}" if partner in peaks else ""
-    return f"ch {channel} · peaks at {number(peak)}{twin}"
-
-
 def _spread(wanted: Sequence[float], apart: float, top: float, bottom: float) -> list[float]:
-    """Return places at least `apart` pixels from each other, as near to those wanted as one pass each way gets."""
+    """Return places at least `apart` pixels from each other, near those wanted: one pass down, one up."""
     places: list[float] = []
     for want in wanted:
-        places.append(max(want, places[-1] + apart) if places else max(want, top + apart / 2))
-    limit = bottom
+        places.append(max(want, places[-1] + apart) if places else max(want, top + apart / 2 - 4))
+    limit = bottom - apart / 2 + 4
     for i in reversed(range(len(places))):
         places[i] = min(places[i], limit)
         limit = places[i] - apart
@@ -156,11 +163,11 @@ def _spread(wanted: Sequence[float], apart: float, top: float, bottom: float) ->
 def _alt(values: Array, peaks: Mapping[int, float], symbol: str) -> str:
     real = np.abs(values[np.isfinite(values)])
     span = (
-        f"median {number(float(np.median(real)))}, largest {number(float(real.max()))}"
+        f"median {number(float(np.median(real)))}, largest {number(float(real.max()), 4)}"
         if real.size
         else "none"
     )
-    named = ", ".join(f"channel {c} peaks at {number(peak)}" for c, peak in peaks.items())
+    named = ", ".join(f"channel {c} peaks at {number(peak, 4)}" for c, peak in peaks.items())
     return (
         f"Heat map of {symbol} for {values.shape[0]:,} tokens and {values.shape[1]:,} channels on a "
         f"logarithmic colour scale: {span}. "

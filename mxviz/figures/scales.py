@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from mxviz.figures._cells import MAX_CELLS, Array, Grid, checked, edges, grid
 from mxviz.figures._frame import Columns, Frame, Panel, colour_bar, start
 from mxviz.figures._traces import channel_ticks, number, overlay
-from mxviz.figures.theme import colorscale, is_compact, steps
+from mxviz.figures.theme import colorscale, is_compact, steps, theme_named
 
 ZERO_BYTE = 2.0**-127
 """E8M0 byte 0: the scale a block of zeros gets, since E8M0 has no zero."""
@@ -33,6 +33,7 @@ def scale_map(
     first: int = 0,
     stored: ArrayLike | None = None,
     heading: str | None = None,
+    marked: Sequence[int] = (),
     theme: str = "light",
     width: int = 1280,
     height: int | None = None,
@@ -50,6 +51,7 @@ def scale_map(
         channels: head_dim, where the last block along channels is shorter than `block`.
         first: token at which the first block along tokens starts (the number of sinks).
         stored: the scale bytes, shaped like scales, for hovers; E8M0's are worked out.
+        marked: outlier channels, named in their colour on the channel axis where every channel is a row.
         theme: `light` or `dark`.
         width: CSS pixels; below 640 the figure is laid out for a phone. So is height.
         window: first and last token in sight; all by default.
@@ -64,14 +66,16 @@ def scale_map(
     cells = _lay_out(values, len(tokens), axis, block, channels, first)
     count = int(cells.y[-1] + 0.5)
     compact = is_compact(width)
+    ticks = _ticks(cells, compact, marked, theme_named(theme).outlier)
     frame = start(
-        [Panel(heading or _heading(axis, block), count, _ticks(cells, compact), bar=True)],
+        [Panel(heading or _heading(axis, block), count, ticks, bar=True)],
         _columns(tokens, cells, axis, window),
         theme=theme,
         width=width,
         height=height or (400 if compact else 460),
         title=title,
         subtitle=subtitle,
+        legend=int((cells.z <= ZERO_BYTE).any()) + int(not np.isfinite(cells.z).all()),
     )
     _draw(frame, cells, None if stored is None else np.asarray(stored).T, axis)
     return frame.finish("scales", _alt(values, axis, block), _notice(cells, axis))
@@ -80,7 +84,7 @@ def scale_map(
 def _lay_out(
     values: Array, tokens: int, axis: str, block: int | None, channels: int | None, first: int
 ) -> Grid:
-    """Put `[rows, blocks]` of scales where their blocks lie, and reduce the token axis where it is too long."""
+    """Put `[rows, blocks]` of scales where their blocks lie, reduced where they are too many."""
     rows, columns = values.shape
     size = block or max(tokens, channels or 0, 1)
     if axis == "channel":
@@ -91,8 +95,8 @@ def _lay_out(
         y = edges(channels or columns, (channels or 1) if columns == 1 else 1)
     if (len(x) - 1, len(y) - 1) != (rows, columns):
         raise ValueError(
-            f"scales have shape {values.shape}; {tokens} tokens and {channels or 'all'} channels in blocks of "
-            f"{block} along {axis}s have {len(x) - 1} × {len(y) - 1}"
+            f"scales have shape {values.shape}; {tokens} tokens and {channels or 'all'} channels in blocks "
+            f"of {block} along {axis}s have {len(x) - 1} × {len(y) - 1}"
         )
     small = grid(values, MAX_CELLS)
     return small._replace(x=_every(x, small.per_column), y=_every(y, small.per_row))
@@ -109,11 +113,11 @@ def _heading(axis: str, block: int | None) -> str:
     return f"One scale for every {block} {axis}s of a {other}"
 
 
-def _ticks(cells: Grid, compact: bool) -> dict[float, str]:
+def _ticks(cells: Grid, compact: bool, marked: Sequence[int], colour: str) -> dict[float, str]:
     """Name the blocks along channels (0–31, 32–63), or the channels where every one is a row."""
     bounds = cells.y
     if len(bounds) - 1 == bounds[-1] + 0.5 and len(bounds) > 2:
-        return channel_ticks(len(bounds) - 1, frequent=not compact)
+        return channel_ticks(len(bounds) - 1, frequent=not compact, marked=marked, colour=colour)
     every = -(-(len(bounds) - 1) // 12)
     spans = list(zip(bounds[:-1], bounds[1:], strict=True))[::every]
     return {(a + b) / 2: _span(a, b) for a, b in spans}

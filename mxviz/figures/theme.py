@@ -9,21 +9,21 @@ FONT = "'Source Sans', 'Noto Sans', 'Segoe UI', Roboto, 'Helvetica Neue', Arial,
 """Fonts of the system, in order; nothing is fetched."""
 
 COMPACT_BELOW = 640
-"""Figures narrower than this, in CSS pixels, wrap more, label less and put colour bars on a row of their own."""
+"""Figures narrower than this, in CSS pixels, label less and put colour bars on a row of their own."""
 
 # Stops are equally spaced in OKLab lightness, so that equal steps of the data are equal steps for the eye and
 # the order survives any kind of colour blindness. The brightest end is for what towers over the rest.
 _MAGNITUDE = (
-    *("#0d1633", "#162851", "#203c6f", "#2e518a", "#3f68a3", "#5b80af"),
-    *("#7a97b5", "#a1afaf", "#cec49a", "#eedca2", "#fff6cf"),
+    *("#14205a", "#1d3275", "#27468f", "#335ca5", "#4673b4", "#608aba"),
+    *("#83a1b5", "#adb5a3", "#d4c995", "#efdea1", "#fff6cf"),
 )
 _LOSS_LIGHT = (
     *("#fdf6ec", "#fbd6bb", "#f6b492", "#ee9176", "#e26c65", "#cc4d61"),
     *("#af3360", "#8b255b", "#651d53", "#421642", "#220f2e"),
 )
 _LOSS_DARK = (
-    *("#131c22", "#3d1f42", "#652352", "#8b2a5a", "#b0375b", "#ce4e5d"),
-    *("#e36e61", "#f19071", "#f7b490", "#fbd6b6", "#fff6e6"),
+    *("#131c22", "#3a1f41", "#5e2250", "#822759", "#a3325b", "#c3425b"),
+    *("#d85e5f", "#ea7b65", "#f39c79", "#f8bd95", "#fbdcb8"),
 )
 _SIGNED_LIGHT = (
     *("#0b2f57", "#1a548a", "#417caf", "#76a5cb", "#b5ccdf", "#f5f4f0"),
@@ -83,7 +83,7 @@ THEMES = {
         micro="#0f766e",
         single="#c2410c",
         outlier="#be185d",
-        zero="#e3e6e8",
+        zero="#c5cbcf",
         missing="#8a5cf0",
         sequential=_MAGNITUDE,
         diverging=_SIGNED_LIGHT,
@@ -99,7 +99,7 @@ THEMES = {
         micro="#2dd4bf",
         single="#fb923c",
         outlier="#f472b6",
-        zero="#3a474e",
+        zero="#4d5c64",
         missing="#a78bfa",
         sequential=_MAGNITUDE,
         diverging=_SIGNED_DARK,
@@ -146,8 +146,12 @@ def colorscale(stops: tuple[str, ...]) -> list[list[Any]]:
 
 
 def steps(stops: tuple[str, ...], count: int) -> list[list[Any]]:
-    """Return a map cut into `count` flat steps, for data that takes only that many values."""
-    chosen = [_between(stops, (i + 0.5) / count if count == 1 else i / (count - 1)) for i in range(count)]
+    """Return a map cut into `count` flat steps, for data that takes only that many values.
+
+    Few steps keep away from the dark end, where neither paper sets them off.
+    """
+    low = 0.3 * max(0.0, 1 - count / 8)
+    chosen = [_between(stops, low + (1 - low) * (i + 0.5) / count) for i in range(count)]
     return [[edge, colour] for i, colour in enumerate(chosen) for edge in (i / count, (i + 1) / count)]
 
 
