@@ -1,4 +1,4 @@
-"""The layers of the caches: what transformers asks of one, around two stores."""
+"""MXLayer: what transformers asks of a layer of a cache, around the two stores of its keys and values."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import CacheLayerMixin
 
-from mxviz import ops
 from mxviz._cache_rows import Rows
-from mxviz._hadamard import rotate, unrotate
 from mxviz._store import PartStore
-from mxviz.formats import Recipe, Scheme
+from mxviz.formats import Recipe
 
 PARTS = ("key", "value")
 
@@ -91,10 +89,7 @@ class MXLayer(CacheLayerMixin):
         first = store.seen == 0
         keep = None if window is None or self.record_past else window
         store.append(x, real, keep, defer=self.record_past)
-        if first:
-            seen = x
-        else:
-            seen = store.read() if past is None else torch.cat((past, x), dim=-2)
+        seen = x if first else store.read() if past is None else torch.cat((past, x), dim=-2)
         if window is None:
             return seen
         if not self.record_past:
@@ -172,67 +167,6 @@ class MXLayer(CacheLayerMixin):
         raise ValueError("MXCache does not offload layers; it is small enough to stay on the device")
 
     prefetch = offload
-
-
-class RoundTripLayer(CacheLayerMixin):
-    """One attention layer of a RoundTripCache: returns K and V as their bytes would give them, holds nothing."""
-
-    is_compileable = False
-    is_croppable = True
-    supports_early_init = False
-    is_initialized = False
-    keys = values = None
-
-    def __init__(self, recipe: Recipe, window: int | None, backend: str) -> None:
-        self.recipe, self.backend = recipe, backend
-        self.sliding_window, self.is_sliding = window, window is not None
-
-    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Do nothing: nothing is held."""
-
-    def update(
-        self, key_states: Tensor, value_states: Tensor, *_args, real: Tensor | None = None, **_kwargs
-    ) -> tuple[Tensor, Tensor]:
-        """Return K and V after quantize and dequantize."""
-        pads = None if real is None else ~real[:, None, : key_states.shape[2], None]
-        return tuple(
-            self._round_trip(x, self.recipe.scheme(part), pads)
-            for part, x in zip(PARTS, (key_states, value_states), strict=True)
-        )
-
-    def _round_trip(self, x: Tensor, scheme: Scheme, pads: Tensor | None) -> Tensor:
-        sink = 0 if self.is_sliding else self.recipe.sink
-        if scheme.is_none or x.shape[2] <= sink:
-            return x
-        exact, rest = x[:, :, :sink], x[:, :, sink:].detach()
-        if pads is not None:
-            rest = rest.masked_fill(pads[:, :, sink:], 0)
-        rest = rotate(rest) if self.recipe.rotate else rest
-        back = ops.dequantize(
-            ops.quantize(rest, scheme, backend=self.backend),
-            torch.float32 if self.recipe.rotate else x.dtype,
-            backend=self.backend,
-        )
-        back = unrotate(back).to(x.dtype) if self.recipe.rotate else back
-        return torch.cat((exact, back), dim=-2) if sink else back
-
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return query_length, 0
-
-    def get_seq_length(self) -> int:
-        return 0
-
-    def get_max_length(self) -> int:
-        return self.sliding_window or -1
-
-    def crop(self, tokens_to_remove: int) -> None:
-        """Do nothing: nothing is held."""
-
-    def reset(self) -> None:
-        """Do nothing: nothing is held."""
-
-    def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Do nothing: nothing is held."""
 
 
 def _check(layer: MXLayer, key: Tensor, value: Tensor) -> None:

@@ -7,17 +7,17 @@ from torch import Tensor
 
 from mxviz import ops
 from mxviz._cache_rows import Rows
+from mxviz._cache_scales import fill_pads, fixed_scales, is_scaled_per_row
 from mxviz._hadamard import rotate, unrotate
-from mxviz._scales import reach_dims, set_global_scale, single_scale
-from mxviz.formats import Axis, Reach, ScaleFormat, Scheme
+from mxviz.formats import Axis, ScaleFormat, Scheme
 from mxviz.quantize import MXBlocks
 
 
 class PartStore:
     """Keys or values `[batch, kv_heads, tokens, head_dim]` of one layer: sinks, packed tokens, tail.
 
-    The first `sink` tokens and the newest tokens (the residual, and along tokens the open block) are exact, in
-    the dtype they came in. What lies between is packed once and never touched again. Layout of the buffers,
+    The first `sink` tokens and the newest (the residual, and along tokens the open block) are exact, in the
+    dtype they came in. What lies between is packed once and never touched again. Layout of the buffers,
     for kernels that read them (inner two dimensions contiguous):
 
     - blocks along channels and single scales: packed uint8 `[B, H, cap, row_bytes]`; scales
@@ -39,7 +39,7 @@ class PartStore:
         self.turned, self.backend = turned, backend
         self.along_tokens = scheme.is_blocked and scheme.axis is Axis.TOKEN
         self.unit = scheme.block if self.along_tokens else 1
-        self.scale_per_row = scheme.is_blocked or scheme.reach is Reach.TOKEN
+        self.scale_per_row = is_scaled_per_row(scheme)
         self._rows_of_unit = (self.unit * scheme.element.bits // 8) if self.along_tokens else 1
         self.reset()
 
@@ -47,10 +47,10 @@ class PartStore:
         """Forget everything, buffers and frozen scales included."""
         self.sinks, self.tail = Rows(), Rows()
         self.packed, self.scales, self.zeros = Rows(self._rows_of_unit), Rows(), Rows()
-        self.fixed: Tensor | None = None  # scales that later tokens share, NVFP4's global scale; see _fix
-        self.clipped: Tensor | None = None  # how many packed elements were beyond the end of their ruler
+        self.fixed: Tensor | None = None  # scales that all tokens share, set by the first update
         self.like: Tensor | None = None  # an empty tensor with the shape, dtype and device of what came in
-        self.ever_packed = 0  # elements, padding left out
+        self.clipped: Tensor | None = None  # how many elements were beyond a frozen scale
+        self.ever_packed = 0  # out of how many, padding left out
         self.seen = 0  # tokens that ever came in: the position of the next one
         self.gone = 0  # of the packed part's first block, tokens that a sliding window has left behind
 
@@ -81,7 +81,7 @@ class PartStore:
             x = x.masked_fill(~real[:, None, self.seen : self.seen + x.shape[2], None], 0)
         if self.seen == 0:
             self.like = x[:, :, :0].clone()
-            self.fixed = self._fix(x)
+            self.fixed = fixed_scales(rotate(x) if self.turned else x, self.scheme)
         self.seen += x.shape[2]
         room = min(self.sink - len(self.sinks), x.shape[2])
         if room > 0:
@@ -110,7 +110,7 @@ class PartStore:
             self.tail.drop_front(packable)
 
     def _packable(self, more: int) -> int:
-        """Tokens to pack, oldest first, once `more` tokens follow the tail: whole blocks beyond the residual."""
+        """Oldest tokens to pack once `more` follow the tail: whole blocks beyond the residual."""
         if self.scheme.is_none:
             return 0
         return max(0, len(self.tail) + more - self.residual) // self.unit * self.unit
@@ -125,17 +125,6 @@ class PartStore:
         self.tail.drop_front(from_tail)
         return x[:, :, past - from_tail :]
 
-    def _fix(self, x: Tensor) -> Tensor | None:
-        """Scales that span later tokens, set by the first update (all of it, sinks included; see DESIGN)."""
-        if self.scheme.is_none or (self.scale_per_row and self.scheme.scale is not ScaleFormat.E4M3):
-            return None
-        x = rotate(x) if self.turned else x.float()
-        if self.scheme.scale is ScaleFormat.E4M3:
-            return set_global_scale(x, None)
-        dims = reach_dims(self.scheme.reach, x.dim())
-        unbroken = torch.zeros((), dtype=torch.bool, device=x.device)
-        return single_scale(x, self.scheme, dims, unbroken, None).stored
-
     def _pack(self, x: Tensor, waiting: int, real: Tensor | None) -> None:
         """Pack x, the oldest of the newest `waiting` tokens."""
         first = self.seen - waiting
@@ -145,7 +134,7 @@ class PartStore:
             pads = torch.nn.functional.pad(pads, (0, 0, 0, x.shape[2] - pads.shape[2]))
         x = rotate(x) if self.turned else x
         if pads is not None and self.along_tokens:
-            x = _fill_pads(x, pads, self.unit)
+            x = fill_pads(x, pads, self.unit)
         frozen = self.fixed if self.scheme.is_frozen_while_generating else None
         blocks = ops.quantize(x, self.scheme, frozen=frozen, backend=self.backend)
         self.packed.append(blocks.packed)
@@ -155,12 +144,16 @@ class PartStore:
             self.fixed = torch.where(blocks.scales.isnan(), blocks.scales, self.fixed)
         if blocks.zeros is not None:
             self.zeros.append(blocks.zeros)
-        real_elements = x.numel() if pads is None else int((~pads).sum()) * x.shape[1] * x.shape[3]
-        self.ever_packed += real_elements
-        if self.scheme.scale is not ScaleFormat.FLOAT16_ZERO:
-            beyond = blocks.clipped_mask(x)
-            count = (beyond if pads is None else beyond & ~pads).sum()
-            self.clipped = count if self.clipped is None else self.clipped + count
+        if self.scheme.is_frozen_while_generating:
+            self._count_clipped(blocks, x, pads)
+
+    def _count_clipped(self, blocks: MXBlocks, x: Tensor, pads: Tensor | None) -> None:
+        """Count what lies beyond a frozen scale; other schemes measure each block and need no watch."""
+        real = x.shape[0] * x.shape[2] if pads is None else int((~pads).sum())
+        self.ever_packed += real * x.shape[1] * x.shape[3]
+        beyond = blocks.clipped_mask(x)
+        count = (beyond if pads is None else beyond & ~pads).sum()
+        self.clipped = count if self.clipped is None else self.clipped + count
 
     def blocks(self) -> MXBlocks | None:
         """Return views of the packed part, None while nothing is packed."""
@@ -236,7 +229,7 @@ class PartStore:
             rows.clear()
 
     def select(self, index: Tensor) -> None:
-        """Keep these sequences of the batch, in this order, possibly repeated; bytes are copied as they are."""
+        """Keep these sequences of the batch, in this order, possibly repeated; bytes are copied."""
         for rows in self._rows():
             rows.select(index)
         if self.like is not None:
@@ -269,15 +262,6 @@ class PartStore:
         if self.like is None:
             return 0
         return self.packed_tokens * self.like.shape[0] * self.like.shape[1] * self.like.shape[3]
-
-
-def _fill_pads(x: Tensor, pads: Tensor, block: int) -> Tensor:
-    """Give padding inside a block along tokens a value of the block's own, so that it moves neither amax nor a
-    zero point's range; a block of nothing but padding stays zero.
-    """
-    low = x.masked_fill(pads, torch.inf).unflatten(-2, (-1, block)).amin(-2)
-    low = torch.where(low == torch.inf, 0.0, low).to(x.dtype)
-    return torch.where(pads, low.repeat_interleave(block, dim=-2), x)
 
 
 def _bytes_of(t: Tensor | None) -> int:

@@ -1,0 +1,141 @@
+"""What MXCache and RoundTripCache share: layers made from a model's config and a recipe, and the padding."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+from torch import Tensor
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
+
+from mxviz import ops
+from mxviz._cache_layers import MXLayer
+from mxviz._cache_round_trip import RoundTripLayer
+from mxviz._hadamard import split
+from mxviz.formats import SCHEMES, Recipe, Scheme
+
+_NONE = Recipe(SCHEMES["none"], SCHEMES["none"])
+
+
+class RecipeCache(Cache):
+    """A cache with one of our layers in place of each attention layer of transformers."""
+
+    def __init__(
+        self,
+        config,
+        recipe: str | Scheme | Recipe,
+        backend: str,
+        make_layer: Callable[[Recipe, int | None], MXLayer | RoundTripLayer],
+    ) -> None:
+        self.recipe = Recipe.parse(recipe)
+        self._asked_backend = backend
+        if backend != "auto":
+            ops.pick(backend)
+        stock = _stock_layers(config)
+        if self.recipe.skip and self.recipe.skip[-1] >= len(stock):
+            raise ValueError(
+                f"skip={','.join(map(str, self.recipe.skip))} names a layer this model does not have; "
+                f"expected layers from 0 to {len(stock) - 1}"
+            )
+        if self.recipe.rotate:
+            split(_head_dim(config))
+        self.not_quantized: dict[int, str] = {}
+        layers = [self._layer(i, layer, make_layer) for i, layer in enumerate(stock)]
+        if not self.recipe.is_none and len(self.not_quantized) == len(layers):
+            raise ValueError(
+                f"recipe {self.recipe} would quantize nothing: every layer of this model stays exact "
+                f"({', '.join(sorted(set(self.not_quantized.values())))}); use recipe none"
+            )
+        self._real: Tensor | None = None
+        super().__init__(layers=layers)
+
+    def _layer(self, index: int, stock, make_layer):
+        """Return our layer in place of transformers' own, or that one where it holds no plain K and V."""
+        if type(stock) not in (DynamicLayer, DynamicSlidingWindowLayer):
+            self.not_quantized[index] = f"{type(stock).__name__} of transformers"
+            return stock
+        window = getattr(stock, "sliding_window", None)
+        if index in self.recipe.skip:
+            self.not_quantized[index] = "skipped by the recipe"
+            return make_layer(_NONE, window)
+        return make_layer(self.recipe, window)
+
+    @property
+    def backend(self) -> str:
+        """Name of the backend that packs and unpacks, as picked for the device the tokens are on."""
+        held = next((x.key.like for x in self.layers if isinstance(x, MXLayer) and x.is_initialized), None)
+        return ops.pick(self._asked_backend, "cpu" if held is None else held.device)
+
+    def set_padding(self, attention_mask: Tensor | None) -> None:
+        """Say which tokens are padding, before the update that brings them.
+
+        Padding is zeroed before it is quantized and counts in no scale. Positions, sinks and blocks along
+        tokens are counted over the batch, padding included.
+
+        Args:
+            attention_mask: `[batch, tokens]` from the first token of the cache, 1 or True for a real one;
+                tokens behind its end are real. None forgets it.
+
+        Raises:
+            ValueError: for a mask of another shape, or one shorter than what is held.
+        """
+        if attention_mask is None:
+            self._real = None
+            return
+        if attention_mask.dim() != 2 or attention_mask.shape[1] < self.get_seq_length():
+            raise ValueError(
+                f"a padding mask of shape {tuple(attention_mask.shape)} came; expected [batch, tokens] with "
+                f"at least the {self.get_seq_length()} tokens that are held"
+            )
+        real = attention_mask.detach().bool()
+        if self.recipe.sink and bool((~real[:, : self.recipe.sink]).any()):
+            warnings.warn(
+                f"sink={self.recipe.sink} counts positions of the batch, and some of these are padding: the "
+                "shorter sequences keep fewer first tokens exact; run them one by one to keep all",
+                stacklevel=2,
+            )
+        self._real = None if bool(real.all()) else real.clone()
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args, **kwargs
+    ) -> tuple[Tensor, Tensor]:
+        """Store K and V `[batch, kv_heads, tokens, head_dim]` of a layer, return what to attend to.
+
+        Raises:
+            ValueError: where shapes, dtype or device do not fit what is held, or the padding mask what comes.
+        """
+        layer = self.layers[layer_idx]
+        if not isinstance(layer, (MXLayer, RoundTripLayer)):
+            return layer.update(key_states, value_states, *args, **kwargs)
+        real = None if self._real is None else self._real_for(layer, key_states)
+        return layer.update(key_states, value_states, *args, real=real, **kwargs)
+
+    def _real_for(self, layer: MXLayer | RoundTripLayer, x: Tensor) -> Tensor:
+        """Return the padding mask as it fits this update, repeated where generate repeats each prompt."""
+        batch, tokens = self._real.shape
+        seen = layer.get_seq_length()
+        if x.shape[0] % batch or seen < tokens < seen + x.shape[2]:
+            raise ValueError(
+                f"the padding mask {(batch, tokens)} does not fit an update of batch {x.shape[0]} with "
+                f"tokens {seen} to {seen + x.shape[2] - 1}; call set_padding with the mask of all tokens"
+            )
+        if x.shape[0] != batch or self._real.device != x.device:
+            self._real = self._real.to(x.device).repeat_interleave(x.shape[0] // batch, dim=0)
+        return self._real
+
+
+def _stock_layers(config) -> list:
+    """Return the layers that transformers would make for this model."""
+    if not hasattr(config, "get_text_config"):
+        raise ValueError(f"a {type(config).__name__} came as config; expected the model's own, model.config")
+    layers = DynamicCache(config=config).layers
+    if not layers:
+        raise ValueError(
+            f"{type(config).__name__} says nothing about its layers, so there is nothing to cache"
+        )
+    return layers
+
+
+def _head_dim(config) -> int:
+    text = config.get_text_config(decoder=True)
+    return getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
