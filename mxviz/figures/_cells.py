@@ -8,6 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from mxviz.figures.labels import CUT, hover_label, label
+
 MAX_COLUMNS = 2048
 MAX_ROWS = 512
 MAX_CELLS = 1 << 19
@@ -19,17 +21,34 @@ Array = NDArray[np.float32]
 
 
 class Grid(NamedTuple):
-    """Cells and where they lie: `z` `[rows, columns]`, edges in channels and tokens, tokens a column."""
+    """Cells and where they lie: z `[rows, columns]`, their edges on the token and the channel axis."""
 
     z: Array
     x: NDArray[np.float64]
     y: NDArray[np.float64]
-    per_column: int
-    per_row: int
+    per_column: int = 1
+    per_row: int = 1
 
     @property
     def reduced(self) -> bool:
         return self.per_column > 1 or self.per_row > 1
+
+    def column_names(self, tokens: Sequence[str]) -> dict[float, str]:
+        """Name every column by its token, or by the tokens it runs over; texts are escaped."""
+        spans = zip(self.x[:-1], self.x[1:], strict=True)
+        return {float(a + b) / 2: _name(tokens, round(a + 0.5), round(b - 0.5)) for a, b in spans}
+
+
+def _name(tokens: Sequence[str], first: int, last: int) -> str:
+    if first == last:
+        return hover_label(tokens[first])
+    return f"{label(tokens[first])} {CUT} {label(tokens[last])}"
+
+
+def span(low: float, high: float) -> str:
+    """Return the positions between two edges in words: 5, or 0–31."""
+    first, last = round(low + 0.5), round(high - 0.5)
+    return f"{first:,}" if first == last else f"{first:,}–{last:,}"
 
 
 def checked(name: str, x: ArrayLike, tokens: Sequence[str] | None = None) -> Array:
@@ -49,16 +68,27 @@ def edges(count: int, size: int = 1, start: int = 0) -> NDArray[np.float64]:
     return bounds.astype(np.float64) - 0.5
 
 
-def grid(x: Array, cells: int = MAX_CELLS) -> Grid:
-    """Lay out `[tokens, channels]` with tokens to the right, reduced where it is beyond `cells`.
+def grid(
+    x: Array, *, width: int, height: int, cells: int = MAX_CELLS, window: tuple[int, int] | None = None
+) -> Grid:
+    """Lay out `[tokens, channels]` with tokens to the right, reduced where it is more than can be seen.
 
     A reduced cell holds the value of the largest magnitude in it, so that a lone spike survives; NaN counts
-    as larger than anything.
+    as larger than anything. A cell is never narrower than a pixel, where drawing would drop it.
+
+    Args:
+        width: pixels there are for the token axis; height: for the channels.
+        cells: most cells to send.
+        window: first and last token in sight; what lies outside is dropped where it would cost detail.
     """
-    per_column = -(-x.shape[0] // min(MAX_COLUMNS, cells))
-    per_row = -(-x.shape[1] // min(MAX_ROWS, max(1, cells // -(-x.shape[0] // per_column))))
+    columns, rows = min(MAX_COLUMNS, max(1, width)), min(MAX_ROWS, max(1, height))
+    first = 0
+    if window and x.shape[0] > columns:
+        first, x = max(0, window[0]), x[max(0, window[0]) : window[1] + 1]
+    per_column = -(-x.shape[0] // min(columns, cells))
+    per_row = -(-x.shape[1] // min(rows, max(1, cells // -(-x.shape[0] // per_column))))
     z = _largest(_largest(x, per_column).T, per_row)
-    return Grid(z, edges(x.shape[0], per_column), edges(x.shape[1], per_row), per_column, per_row)
+    return Grid(z, edges(x.shape[0], per_column) + first, edges(x.shape[1], per_row), per_column, per_row)
 
 
 def _largest(x: Array, size: int) -> Array:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import plotly.graph_objects as go
 
-from mxviz.figures.labels import TokenTicks, escape, hover_label, text_width, token_ticks, wrap
+from mxviz.figures.labels import TokenTicks, escape, text_width, token_ticks, wrap
 from mxviz.figures.theme import Sizes, Theme, base_layout, is_compact, sizes_for, theme_named
 
 LINE = 1.3  # line height in font sizes, as Plotly sets text
@@ -28,16 +28,13 @@ class Panel(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """The token axis: token texts, tokens a drawn column, columns to label first, tokens in sight, names.
-
-    `names` gives place to text (escaped) where columns are something else than tokens or runs of tokens.
-    """
+    """The token axis: token texts, place to name of each column (escaped), columns to label first, and the
+    first and last token in sight."""
 
     tokens: Sequence[str]
-    per_column: int = 1
+    names: dict[float, str]
     priority: Collection[int] = ()
     window: tuple[int, int] | None = None
-    names: dict[float, str] | None = None
 
 
 @dataclass
@@ -149,6 +146,12 @@ def _ticks(columns: Columns, width: float, sizes: Sizes, compact: bool) -> Token
     )
 
 
+def room(width: int) -> int:
+    """Return about how many pixels the token axis has in a figure of a width, before any gutter."""
+    sizes = sizes_for(width)
+    return width - sizes.left - sizes.pad
+
+
 def _place(frame: Frame, panels: Sequence[Panel]) -> None:
     """Share the height that headings leave among the panels, by weight."""
     rows = [_heading_height(frame, panel) for panel in panels]
@@ -206,14 +209,13 @@ def _axes(frame: Frame, i: int, panel: Panel, columns: Columns) -> None:
     x, y = (f"{letter}axis{i + 1 if i else ''}" for letter in "xy")
     top, bottom = frame.panels[i]
     first, last = columns.window or (0, len(columns.tokens) - 1)
-    names = columns.names or _column_names(columns)
     frame.fig.layout[x] = {
         "anchor": f"y{i + 1 if i else ''}",
         "range": [first - 0.5, last + 0.5],
         # Every column has its text here for hovers (%{x}); the labels in sight are chosen by token_ticks.
         "tickmode": "array",
-        "tickvals": list(names),
-        "ticktext": list(names.values()),
+        "tickvals": list(columns.names),
+        "ticktext": list(columns.names.values()),
         **{"showticklabels": False, "ticks": "", "showgrid": False, "zeroline": False},
         **({"matches": "x"} if i else {}),
     }
@@ -234,15 +236,6 @@ def _axes(frame: Frame, i: int, panel: Panel, columns: Columns) -> None:
         **{"showgrid": False, "zeroline": False},
         **({"matches": "y"} if i else {}),
     }
-
-
-def _column_names(columns: Columns) -> dict[float, str]:
-    """Name every column by its token, or by the run of tokens it stands for."""
-    if columns.per_column == 1:
-        return {float(i): hover_label(token) for i, token in enumerate(columns.tokens)}
-    count, per = len(columns.tokens), columns.per_column
-    spans = [(first, min(first + per, count) - 1) for first in range(0, count, per)]
-    return {(a + b) / 2: f"tokens {a:,}–{b:,}" for a, b in spans}
 
 
 def _heading(frame: Frame, i: int, panel: Panel) -> None:

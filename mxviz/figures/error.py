@@ -9,8 +9,8 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import ArrayLike, NDArray
 
-from mxviz.figures._cells import MAX_CELLS, MAX_HOVER_VALUES, Array, checked, edges, grid, notice
-from mxviz.figures._frame import Columns, Frame, Panel, colour_bar, start
+from mxviz.figures._cells import MAX_CELLS, MAX_HOVER_VALUES, MAX_ROWS, Array, checked, edges, grid, notice
+from mxviz.figures._frame import Columns, Frame, Panel, colour_bar, room, start
 from mxviz.figures._traces import block_lines, channel_ticks, overlay
 from mxviz.figures.theme import colorscale, is_compact, theme_named
 
@@ -72,10 +72,13 @@ def error_maps(
         Panel(f"{name} — flushed to zero: {percent(share)} of values", shape[1], ticks, colour, bar=i == 0)
         for i, (name, share, colour) in enumerate(zip(names, shares, meanings, strict=True))
     ]
-    cells = [grid(error, MAX_CELLS // 2) for error in both]
+    cells = [
+        grid(error, width=room(width), height=MAX_ROWS // 2, cells=MAX_CELLS // 2, window=window)
+        for error in both
+    ]
     frame = start(
         panels,
-        Columns(tokens, cells[0].per_column, (), window),
+        Columns(tokens, cells[0].column_names(tokens), window=window),
         theme=theme,
         width=width,
         height=height or (620 if compact else 720),
@@ -119,7 +122,7 @@ def _exact(values: Any, decoded: Any, like: Array) -> list[NDArray[np.float32] |
 
 
 def _trace(frame: Frame, i: int, cells: Any, rides: NDArray[np.float32] | None) -> go.Heatmap:
-    where = "" if cells.per_column > 1 else "token %{x:d} · "
+    where = "tokens around %{x:,.0f}" if cells.per_column > 1 else "token %{x:d}"
     both = "" if rides is None else "value %{customdata[0]:.4g} → stored as %{customdata[1]:.4g}<br>"
     return go.Heatmap(
         z=np.minimum(cells.z, np.float32(BEYOND)),  # keeps NaN
@@ -127,7 +130,7 @@ def _trace(frame: Frame, i: int, cells: Any, rides: NDArray[np.float32] | None) 
         y=cells.y,
         coloraxis="coloraxis",
         customdata=rides,
-        hovertemplate=f"<b>%{{x}}</b><br>{where}channel %{{y:d}}<br>{both}"
+        hovertemplate=f"<b>%{{x}}</b><br>{where} · channel %{{y:d}}<br>{both}"
         "relative error %{z:.1%}<extra></extra>",
         name=("micro-scaled", "single-scale")[i],
         **frame.axes(i),

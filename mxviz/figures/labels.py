@@ -19,14 +19,15 @@ _RESERVED = frozenset(_SHOWN.values()) | {CUT, "⟨", "⟩", "◌"}
 _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zs", "Zl", "Zp"})
 _JOINER = "\u200d"
 _MARKUP = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", "$": "&#36;", "%": "&#37;"})
+_UNWRITABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
 _SPECIAL = re.compile(r"<\|?[^<>|\s]+\|?>|\[[A-Z]+\]|<｜.+｜>")
 _NARROW = frozenset("iljtfrI1.,:;|!'`·()[]{}⟨⟩-/\\ ")
 _BROAD = frozenset("mwMW@%↵⇥⋯<>_")
 
 
 def escape(text: str) -> str:
-    """Return text with nothing in it that Plotly would read as markup, template or TeX."""
-    return text.translate(_MARKUP)
+    """Return text with nothing in it that Plotly would read as markup, template or TeX, or XML refuses."""
+    return _UNWRITABLE.sub(lambda match: _number(match[0]), text).translate(_MARKUP)
 
 
 def visible(token: str) -> str:
@@ -50,8 +51,12 @@ def _shown(token: str, i: int) -> str:
     if inside and (_is_symbol(token[i - 1]) or token[i - 1] == "\ufe0f"):
         return char
     if char in _RESERVED or unicodedata.category(char) in _INVISIBLE:
-        return f"⟨U+{ord(char):04X}⟩"
+        return _number(char)
     return char
+
+
+def _number(char: str) -> str:
+    return f"⟨U+{ord(char):04X}⟩"
 
 
 def _is_symbol(char: str) -> bool:

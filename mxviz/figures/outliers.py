@@ -8,8 +8,8 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import ArrayLike
 
-from mxviz.figures._cells import MAX_HOVER_VALUES, Array, Grid, checked, grid, notice
-from mxviz.figures._frame import LINE, Columns, Frame, Panel, colour_bar, start
+from mxviz.figures._cells import MAX_HOVER_VALUES, MAX_ROWS, Array, Grid, checked, grid, notice
+from mxviz.figures._frame import LINE, Columns, Frame, Panel, colour_bar, room, start
 from mxviz.figures._traces import channel_ticks, log_range, log_ticks, number, overlay
 from mxviz.figures.labels import escape, text_width
 from mxviz.figures.theme import colorscale, is_compact, sizes_for, theme_named
@@ -55,9 +55,10 @@ def magnitude_map(
         raise ValueError(f"marked channels {missing} are not among the {values.shape[1]} channels of x")
     magnitude = np.abs(values)
     peaks = {c: _peak(magnitude[:, c]) for c in sorted(set(marked))}
-    cells = grid(values)
     compact, colour = is_compact(width), theme_named(theme).outlier
     labels = {c: _mark_text(c, peaks, (partners or {}).get(c), compact) for c in peaks}
+    gutter = _gutter(labels, sizes_for(width).tick, compact)
+    cells = grid(values, width=int(room(width) - gutter), height=MAX_ROWS, window=window)
     panel = Panel(
         heading or f"{symbol} of {values.shape[1]} channels at {values.shape[0]:,} tokens",
         values.shape[1],
@@ -66,14 +67,14 @@ def magnitude_map(
     )
     frame = start(
         [panel],
-        Columns(tokens, cells.per_column, (), window),
+        Columns(tokens, cells.column_names(tokens), _peak_tokens(magnitude, peaks), window),
         theme=theme,
         width=width,
         height=height or (480 if compact else 720),
         title=title,
         subtitle=subtitle,
         legend=int(not np.isfinite(cells.z).all()),
-        gutter=_gutter(labels, sizes_for(width).tick, compact),
+        gutter=gutter,
     )
     low, high = log_range(magnitude)
     frame.fig.add_trace(_trace(frame, cells, low, high, symbol))
@@ -87,6 +88,10 @@ def _peak(magnitude: Array) -> float:
     return float(real.max()) if real.size else float("nan")
 
 
+def _peak_tokens(magnitude: Array, peaks: Mapping[int, float]) -> list[int]:
+    return [int(np.where(np.isfinite(magnitude[:, c]), magnitude[:, c], -1).argmax()) for c in peaks]
+
+
 def _trace(frame: Frame, cells: Grid, low: float, high: float, symbol: str) -> go.Heatmap:
     """The heat map itself: z is log10 |x|, the signed value rides along for the hover where there is room."""
     with np.errstate(divide="ignore"):
@@ -95,7 +100,7 @@ def _trace(frame: Frame, cells: Grid, low: float, high: float, symbol: str) -> g
     z[cells.z == 0] = low - 1  # zeros have no logarithm: they take the smallest colour
     rides = cells.z.size <= MAX_HOVER_VALUES
     what = "largest value %{customdata:.4g}" if cells.reduced else "value %{customdata:.4g}"
-    where = "" if cells.per_column > 1 else "token %{x:d} · "
+    where = "tokens around %{x:,.0f}" if cells.per_column > 1 else "token %{x:d}"
     return go.Heatmap(
         z=z.astype(np.float32),
         x=cells.x,
@@ -105,7 +110,7 @@ def _trace(frame: Frame, cells: Grid, low: float, high: float, symbol: str) -> g
         colorscale=colorscale(frame.theme.sequential),
         colorbar=colour_bar(frame, 0, log_ticks(low, high), symbol),
         customdata=cells.z if rides else None,
-        hovertemplate=f"<b>%{{x}}</b><br>{where}channel %{{y:d}}<br>"
+        hovertemplate=f"<b>%{{x}}</b><br>{where} · channel %{{y:d}}<br>"
         + (what if rides else f"log<sub>10</sub> {escape(symbol)} = %{{z:.2f}}")
         + "<extra></extra>",
         name=escape(symbol),

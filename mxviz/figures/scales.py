@@ -9,8 +9,8 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import ArrayLike, NDArray
 
-from mxviz.figures._cells import MAX_CELLS, Array, Grid, checked, edges, grid
-from mxviz.figures._frame import Columns, Frame, Panel, colour_bar, start
+from mxviz.figures._cells import MAX_ROWS, Array, Grid, checked, edges, grid, span
+from mxviz.figures._frame import Columns, Frame, Panel, colour_bar, room, start
 from mxviz.figures._traces import channel_ticks, number, overlay
 from mxviz.figures.theme import colorscale, is_compact, steps, theme_named
 
@@ -63,13 +63,13 @@ def scale_map(
     if axis not in ("channel", "token"):
         raise ValueError(f"unknown axis {axis!r}; expected one of: channel, token")
     values = checked("scales", scales)
-    cells = _lay_out(values, len(tokens), axis, block, channels, first)
+    cells = _lay_out(values, len(tokens), axis, block, channels, first, room(width), window)
     count = int(cells.y[-1] + 0.5)
     compact = is_compact(width)
     ticks = _ticks(cells, compact, marked, theme_named(theme).outlier)
     frame = start(
         [Panel(heading or _heading(axis, block), count, ticks, bar=True)],
-        _columns(tokens, cells, axis, window),
+        Columns(tokens, cells.column_names(tokens), window=window),
         theme=theme,
         width=width,
         height=height or (400 if compact else 460),
@@ -77,12 +77,20 @@ def scale_map(
         subtitle=subtitle,
         legend=int((cells.z <= ZERO_BYTE).any()) + int(not np.isfinite(cells.z).all()),
     )
-    _draw(frame, cells, None if stored is None else np.asarray(stored).T, axis)
-    return frame.finish("scales", _alt(values, axis, block), _notice(cells, axis))
+    bytes_ = None if stored is None else np.asarray(stored).T
+    _draw(frame, cells, bytes_ if bytes_ is not None and bytes_.shape == cells.z.shape else None)
+    return frame.finish("scales", _alt(values, axis, block), _notice(cells))
 
 
 def _lay_out(
-    values: Array, tokens: int, axis: str, block: int | None, channels: int | None, first: int
+    values: Array,
+    tokens: int,
+    axis: str,
+    block: int | None,
+    channels: int | None,
+    first: int,
+    width: int,
+    window: tuple[int, int] | None,
 ) -> Grid:
     """Put `[rows, blocks]` of scales where their blocks lie, reduced where they are too many."""
     rows, columns = values.shape
@@ -98,8 +106,10 @@ def _lay_out(
             f"scales have shape {values.shape}; {tokens} tokens and {channels or 'all'} channels in blocks "
             f"of {block} along {axis}s have {len(x) - 1} × {len(y) - 1}"
         )
-    small = grid(values, MAX_CELLS)
-    return small._replace(x=_every(x, small.per_column), y=_every(y, small.per_row))
+    per_token = axis == "channel" and rows == tokens
+    small = grid(values, width=width, height=MAX_ROWS, window=window if per_token else None)
+    placed = small._replace(y=_every(y, small.per_row))
+    return placed if per_token else placed._replace(x=_every(x, small.per_column))
 
 
 def _every(bounds: NDArray[np.float64], step: int) -> NDArray[np.float64]:
@@ -119,25 +129,11 @@ def _ticks(cells: Grid, compact: bool, marked: Sequence[int], colour: str) -> di
     if len(bounds) - 1 == bounds[-1] + 0.5 and len(bounds) > 2:
         return channel_ticks(len(bounds) - 1, frequent=not compact, marked=marked, colour=colour)
     every = -(-(len(bounds) - 1) // 12)
-    spans = list(zip(bounds[:-1], bounds[1:], strict=True))[::every]
-    return {(a + b) / 2: _span(a, b) for a, b in spans}
+    pairs = list(zip(bounds[:-1], bounds[1:], strict=True))[::every]
+    return {(a + b) / 2: span(a, b) for a, b in pairs}
 
 
-def _span(low: float, high: float) -> str:
-    a, b = int(low + 0.5), int(high - 0.5)
-    return f"{a:,}" if a == b else f"{a:,}–{b:,}"
-
-
-def _columns(tokens: Sequence[str], cells: Grid, axis: str, window: tuple[int, int] | None) -> Columns:
-    """Name the columns: a token each, or the run of tokens that a block covers."""
-    spans = list(zip(cells.x[:-1], cells.x[1:], strict=True))
-    if all(b - a == 1 for a, b in spans):
-        return Columns(tokens, window=window)
-    names = {(a + b) / 2: f"tokens {_span(a, b)}" for a, b in spans}
-    return Columns(tokens, window=window, names=names)
-
-
-def _draw(frame: Frame, cells: Grid, stored: NDArray[Any] | None, axis: str) -> None:
+def _draw(frame: Frame, cells: Grid, stored: NDArray[Any] | None) -> None:
     z, theme = cells.z, frame.theme
     zero, nan = z <= ZERO_BYTE, ~np.isfinite(z)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -199,12 +195,12 @@ def _hover(cells: Grid, stored: Any, zero: NDArray[np.bool_], nan: NDArray[np.bo
     if cells.z.size > MAX_HOVER_TEXTS or cells.reduced:
         return {"hovertemplate": head + "scale 2^%{z:.4g}<extra></extra>"}
     whole = _are_powers(cells.z[~(zero | nan)])
-    names = [_span(a, b) for a, b in zip(cells.y[:-1], cells.y[1:], strict=True)]
+    names = [span(a, b) for a, b in zip(cells.y[:-1], cells.y[1:], strict=True)]
     texts = np.empty(cells.z.shape, dtype=object)
     for (row, column), value in np.ndenumerate(cells.z):
         byte = None if stored is None else int(stored[row, column])
         unit = "channels" if "–" in names[row] else "channel"
-        place = _span(cells.x[column], cells.x[column + 1])
+        place = span(cells.x[column], cells.x[column + 1])
         texts[row, column] = (
             f"{'tokens' if '–' in place else 'token'} {place} · {unit} {names[row]}<br>"
             + scale_text(float(value), byte, whole)
@@ -230,7 +226,7 @@ def scale_text(value: float, byte: int | None, is_e8m0: bool) -> str:
     return f"scale {shown}{tail}" + (" — block of zeros" if value <= ZERO_BYTE else "")
 
 
-def _notice(cells: Grid, axis: str) -> str | None:
+def _notice(cells: Grid) -> str | None:
     if not cells.reduced:
         return None
     return (
