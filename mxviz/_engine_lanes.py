@@ -1,0 +1,114 @@
+"""Lanes: texts that grow side by side, each from a cache of its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from mxviz._engine_settings import Settings
+from mxviz._engine_steps import decode_one_token, draws, end_tokens, prefill, sample
+from mxviz.cache import MXCache
+from mxviz.formats import Recipe
+from mxviz.models import Loaded, TextStream
+
+_COUNTED_AT = 2  # bytes of a bfloat16 number: the exact lane is counted so, whatever dtype it runs in
+
+
+class LaneState:
+    """A lane under way.
+
+    After every step the cache holds the prompt and all new tokens but the last, so a lane can stop anywhere.
+
+    Args:
+        name: `exact`, `micro` or `single`.
+        loaded: the model.
+        recipe: how the cache stores; the exact lane's also records.
+        backend: what quantizes.
+    """
+
+    def __init__(self, name: str, loaded: Loaded, recipe: Recipe, backend: str) -> None:
+        self.name, self.model = name, loaded.model
+        self.cache = MXCache(loaded.model.config, recipe, record=name == "exact", backend=backend)
+        self.stream = TextStream(loaded.tokenizer)
+        self.ids: list[int] = []
+        self.ends = end_tokens(loaded.model, loaded.tokenizer)
+        self.logits: Tensor | None = None
+        self.ended = False
+        self.prefill_s = self.decode_s = 0.0
+        self.notes: list[str] = []
+
+    def prefill(self, prompt: tuple[int, ...]) -> None:
+        """Read the prompt."""
+        started = time.perf_counter()
+        self.logits = prefill(self.model, prompt, self.cache)
+        self.prefill_s = time.perf_counter() - started
+
+    def step(self, temperature: float, top_p: float, draw: float) -> None:
+        """Add one token: feed the newest, choose the next."""
+        started = time.perf_counter()
+        if self.ids:
+            self.logits = decode_one_token(self.model, self.ids[-1], self.cache)
+        if bool(torch.isnan(self.logits).any()):
+            self.notes.append(
+                f"the {self.name} lane ended at new token {len(self.ids) + 1}: its logits are NaN"
+            )
+            self.ended = True
+            return
+        token = sample(self.logits, temperature, top_p, draw)
+        self.decode_s += time.perf_counter() - started
+        self.ids.append(token)
+        self.stream.push(token)
+        self.ended = token in self.ends
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Speed of the decode steps, None before the first."""
+        return (len(self.ids) - 1) / self.decode_s if len(self.ids) > 1 else None
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes the cache holds; the exact lane's counted at bfloat16."""
+        if self.name != "exact":
+            return self.cache.nbytes
+        return self.cache.nbytes * _COUNTED_AT // self.model.dtype.itemsize
+
+
+def prefill_lanes(
+    lanes: dict[str, LaneState],
+    prompt: tuple[int, ...],
+    should_stop: Callable[[], bool],
+    said: Callable[[int], None],
+) -> bool:
+    """Read the prompt into every lane's cache; return whether it came to the end.
+
+    The prompt attends to its own exact keys and values, so the first new token's logits are the same in all.
+    """
+    for number, lane in enumerate(lanes.values()):
+        said(number)
+        if should_stop():
+            return False
+        lane.prefill(prompt)
+    said(len(lanes))
+    return True
+
+
+def decode_lanes(
+    lanes: dict[str, LaneState],
+    settings: Settings,
+    should_stop: Callable[[], bool],
+    said: Callable[[int], None],
+) -> bool:
+    """Let all lanes write, a token each in turn; return whether it came to the end."""
+    for step, draw in enumerate(draws(settings.seed, settings.max_new_tokens)):
+        for lane in lanes.values():
+            if should_stop():
+                return False
+            if not lane.ended:
+                lane.step(settings.temperature, settings.top_p, draw)
+        said(step + 1)
+        if all(lane.ended for lane in lanes.values()):
+            break
+    return True
