@@ -225,3 +225,29 @@ def test_no_registry_is_named() -> None:
     for name in ("Makefile", "requirements.txt", "requirements-dev.txt", "pyproject.toml", ".ci/run"):
         text = (ROOT / name).read_text(encoding="utf-8")
         assert "://" not in text.replace("http://localhost", ""), name
+
+
+@pytest.mark.parametrize("name", ["light", "dark"])
+def test_the_page_and_the_figures_share_their_colours(name: str) -> None:
+    from mxviz.figures.theme import THEMES
+
+    page = tomllib.loads((ROOT / ".streamlit/config.toml").read_text(encoding="utf-8"))["theme"][name]
+    ours = THEMES[name]
+    pairs = {"backgroundColor": ours.paper, "textColor": ours.ink, "borderColor": ours.grid}
+    pairs |= {"grayColor": ours.exact, "greenColor": ours.micro, "orangeColor": ours.single}
+    pairs |= {"violetColor": ours.outlier}
+    assert {key: page[key] for key in pairs} == pairs
+
+
+def test_every_setting_of_the_page_exists() -> None:
+    """Streamlit says no more than a log line about a setting it does not know."""
+    from streamlit import config
+
+    known = set(config.get_config_options())
+    sections = tomllib.loads((ROOT / ".streamlit/config.toml").read_text(encoding="utf-8"))
+    written = set()
+    for section, settings in sections.items():
+        for key, value in settings.items():
+            nested = value if isinstance(value, dict) else None
+            written |= {f"{section}.{key}.{k}" for k in nested} if nested else {f"{section}.{key}"}
+    assert written - known == set()
