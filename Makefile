@@ -43,13 +43,13 @@ clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis *.egg-info
 	find mxviz kernels tests benchmarks -name __pycache__ -type d -exec rm -rf {} +
 
-# The first Python from 3.11 on, or the one that PYTHON names.
+# The first Python that all pinned wheels exist for, or the one that PYTHON names.
 $(VENV)/.made-python:
-	@for python in $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python3.14); do \
-	  $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && break; python=; \
+	@for python in $(or $(PYTHON),python3 python3.12 python3.13 python3.11 python3.14); do \
+	  $$python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' 2>/dev/null && break; python=; \
 	done; \
 	if [ -z "$$python" ]; then \
-	  echo "mxviz needs Python 3.11 or newer$(if $(PYTHON), and $(PYTHON) is not); name one: make PYTHON=/path/to/python3.12" >&2; exit 1; \
+	  echo "mxviz needs Python 3.11 to 3.14$(if $(PYTHON), and $(PYTHON) is none); name one: make PYTHON=/path/to/python3.12" >&2; exit 1; \
 	fi; \
 	if ! $$python -c 'import ensurepip, venv' 2>/dev/null; then \
 	  echo "$$python cannot make virtual environments; on Debian or Ubuntu: sudo apt-get install python3-venv" >&2; exit 1; \
