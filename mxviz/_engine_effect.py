@@ -78,8 +78,8 @@ def measure(
 def _teacher_forced(model: Any, tokens: Tensor, cache: Any) -> Callable[[slice], Tensor]:
     """Run one pass; return what gives the logits `[positions, vocabulary]` of a slice of positions.
 
-    All logits at once take gigabytes for a long text. So the head's input is kept and the head is applied to a
-    few positions at a time, if that gives what the model gives (some models scale or cap after the head).
+    All logits at once take gigabytes for a long text. So the head's input is kept and the head is applied
+    to a few positions at a time, if that gives what the model gives (some scale or cap behind the head).
     """
     head = model.get_output_embeddings()
     if head is None:

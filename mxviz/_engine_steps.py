@@ -1,4 +1,4 @@
-"""One step of a model at a time: prefill, decode one token, sample. Free functions over a model and a cache."""
+"""One step of a model at a time, as free functions over a model and a cache."""
 
 from __future__ import annotations
 

@@ -15,6 +15,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from mxviz.formats import Recipe
+
 FORMAT = "mxviz-capture-1"
 LANES = ("exact", "micro", "single")
 PARTS = ("key", "value")
@@ -27,7 +29,7 @@ class Lane(NamedTuple):
     token_ids: tuple[int, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Capture:
     """The record of one run: what went in, what the model produced, and what was measured.
 
@@ -47,7 +49,8 @@ class Capture:
         keys_pre_rope: layer to `[kv_heads, positions, head_dim]` before RoPE, where it could be had.
         queries: layer to `[query_heads, positions, head_dim]`, of some layers.
         key_bias: layer to `[kv_heads, head_dim]`, where k_proj has a bias.
-        effect: `micro` and `single` to `kl` (nats, `[positions]`) and `top1` (bool, `[positions]`).
+        effect: `micro` and `single` to `kl` (nats, `[positions]`) and `top1` (bool, `[positions]`); these and
+            `exact` to `nll` (nats of the token that follows, `[positions - 1]`).
         top_ids: the exact model's most probable next tokens, `[positions, k]`.
         top_logprobs: their log probabilities in nats.
         sampling: temperature, top_p, max_new_tokens, seed, raw.
@@ -120,9 +123,16 @@ class Capture:
         return None if len(exact) == len(other) else min(len(exact), len(other))
 
     def save(self, path: str | Path) -> None:
-        """Write the capture as one .safetensors file."""
+        """Write the capture as one .safetensors file.
+
+        Raises:
+            ValueError: where the file cannot be written.
+        """
         header = {"format": FORMAT, "capture": json.dumps(self._plain(), ensure_ascii=False)}
-        save_file(self._tensors(), str(path), metadata=header)
+        try:
+            save_file(self._tensors(), str(path), metadata=header)
+        except (SafetensorError, OSError) as error:
+            raise ValueError(f"cannot write {path} ({_first_line(error)})") from None
 
     @classmethod
     def load(cls, path: str | Path) -> Capture:
@@ -134,17 +144,19 @@ class Capture:
         try:
             with safe_open(str(path), framework="pt") as file:
                 header = file.metadata() or {}
-                if header.get("format") != FORMAT:
-                    raise ValueError(
-                        f"{path} is a .safetensors file but not an mxviz capture; "
-                        "make one with: mxviz run --out run.safetensors"
-                    )
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            plain = json.loads(header["capture"])
-            return cls._from_file(plain, tensors)
         except FileNotFoundError:
             raise ValueError(f"no file {path}; make one with: mxviz run --out run.safetensors") from None
-        except (SafetensorError, KeyError, TypeError, AttributeError, OSError) as error:
+        except (SafetensorError, OSError, UnicodeError) as error:
+            raise ValueError(f"{path} is not a readable .safetensors file ({_first_line(error)})") from None
+        if header.get("format") != FORMAT:
+            raise ValueError(
+                f"{path} is a .safetensors file but not an mxviz capture; "
+                "make one with: mxviz run --out run.safetensors"
+            )
+        try:
+            return cls._from_file(_checked(json.loads(header["capture"])), tensors)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"{path} is not a readable mxviz capture ({_first_line(error)})") from None
 
     def _tensors(self) -> dict[str, Tensor]:
@@ -180,11 +192,65 @@ class Capture:
         plain["lanes"] = {
             name: Lane(str(lane["text"]), tuple(lane["token_ids"])) for name, lane in plain["lanes"].items()
         }
+        _check_tensors(found, len(plain["token_ids"]))
         return cls(**plain, **found)
 
 
 _BY_LAYER = ("keys", "values", "keys_pre_rope", "queries", "key_bias")
 _SINGLE = ("top_ids", "top_logprobs")
+
+
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("model", "recipe", "baseline", "prompt", "backend", "device"), str),
+    **dict.fromkeys(("lanes", "sampling", "shape", "storage", "timings", "versions"), dict),
+    **dict.fromkeys(("prompt_tokens", "threads"), int),
+    **dict.fromkeys(("token_ids", "token_texts", "notes"), list),
+    "revision": (str, type(None)),
+}
+_ITEMS = {"token_ids": int, "token_texts": str, "notes": str, "storage": dict, "lanes": dict}
+
+
+def _checked(plain: Any) -> dict[str, Any]:
+    """Return the header's fields once each has the type a page relies on."""
+    if not isinstance(plain, dict):
+        raise ValueError(f"its header is a {type(plain).__name__}, expected an object")
+    for name, kind in _TYPES.items():
+        if name not in plain:
+            raise ValueError(f"its header has no {name}")
+        if not isinstance(plain[name], kind) or isinstance(plain[name], bool):
+            raise ValueError(f"{name} is a {type(plain[name]).__name__}")
+        items = plain[name].values() if kind is dict else plain[name] if kind is list else ()
+        wrong = [x for x in items if name in _ITEMS and not isinstance(x, _ITEMS[name])]
+        if wrong:
+            raise ValueError(f"{name} holds a {type(wrong[0]).__name__}")
+    for lane, found in plain["lanes"].items():
+        if not isinstance(found.get("text"), str) or not isinstance(found.get("token_ids"), list):
+            raise ValueError(f"lane {lane} lacks its text or token_ids")
+        if not all(isinstance(token, int) for token in found["token_ids"]):
+            raise ValueError(f"lane {lane} holds token_ids that are no numbers")
+    if len(plain["token_ids"]) != len(plain["token_texts"]):
+        raise ValueError(f"{len(plain['token_ids'])} token_ids but {len(plain['token_texts'])} token_texts")
+    for recipe in (plain["recipe"], plain["baseline"]):
+        Recipe.parse(recipe)
+    return plain
+
+
+def _check_tensors(found: dict[str, Any], tokens: int) -> None:
+    """Refuse keys and values that do not belong together or to the text."""
+    keys, values = found["keys"], found["values"]
+    if keys.keys() != values.keys():
+        raise ValueError("keys and values were recorded for different layers")
+    for layer in keys:
+        key, value = keys[layer], values[layer]
+        if key.dim() != 3 or value.dim() != 3 or key.shape[:2] != value.shape[:2] or key.shape[1] > tokens:
+            raise ValueError(
+                f"layer {layer} has keys {list(key.shape)}, values {list(value.shape)} and {tokens} tokens"
+            )
+        if not (key.is_floating_point() and value.is_floating_point()):
+            raise ValueError(f"layer {layer} holds {key.dtype} keys and {value.dtype} values")
+    for lane, tables in found["effect"].items():
+        if any(table.dim() != 1 for table in tables.values()):
+            raise ValueError(f"effect of lane {lane} holds a table that is no row of positions")
 
 
 def _listed(layers: list[int]) -> str:

@@ -1,7 +1,7 @@
 """The engine: three lanes that generate side by side from differently stored caches, and their measurement.
 
-`exact` holds keys and values as they are, `micro` as the recipe says, `single` as the baseline says. Each grows
-token by token and ends at its own end token; a run can be stopped between any two tokens.
+`exact` holds keys and values as they are, `micro` as the recipe says, `single` as the baseline says. Each
+grows token by token and ends at its own end token; a run can be stopped between any two tokens.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def _check_fits(loaded: Loaded, settings: Settings, prompt: Encoded) -> None:
     limit = loaded.context_length
     if limit is not None and len(prompt.ids) + settings.max_new_tokens > limit:
         raise ValueError(
-            f"{len(prompt.ids):,} prompt tokens and max_new_tokens {settings.max_new_tokens:,} do not fit the "
-            f"model's context of {limit:,}; ask for at most {limit - len(prompt.ids):,} new tokens"
+            f"{len(prompt.ids):,} prompt tokens and max_new_tokens {settings.max_new_tokens:,} do not fit "
+            f"the model's context of {limit:,}; ask for at most {limit - len(prompt.ids):,} new tokens"
         )
 
 
