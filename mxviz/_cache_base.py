@@ -29,8 +29,8 @@ class RecipeCache(Cache):
     ) -> None:
         self.recipe = Recipe.parse(recipe)
         self._asked_backend = backend
-        if backend != "auto":
-            ops.pick(backend)
+        if backend != "auto" and (backend not in ops.BACKENDS or ops.why_missing(backend)):
+            ops.pick(backend)  # raises; whether it runs on the model's device shows with the first token
         stock = _stock_layers(config)
         if self.recipe.skip and self.recipe.skip[-1] >= len(stock):
             raise ValueError(
@@ -64,6 +64,8 @@ class RecipeCache(Cache):
     def backend(self) -> str:
         """Name of the backend that packs and unpacks, as picked for the device the tokens are on."""
         held = next((x.key.like for x in self.layers if isinstance(x, MXLayer) and x.is_initialized), None)
+        if held is None and self._asked_backend != "auto":
+            return self._asked_backend
         return ops.pick(self._asked_backend, "cpu" if held is None else held.device)
 
     def set_padding(self, attention_mask: Tensor | None) -> None:

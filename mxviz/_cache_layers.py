@@ -133,7 +133,7 @@ class MXLayer(CacheLayerMixin):
             )
         for store in self.stores:
             store.crop(n)
-            if self.is_initialized or store.seen:
+            if store.seen:
                 store.settle(real)
                 if self.sliding_window:
                     store.trim(self.sliding_window - 1)

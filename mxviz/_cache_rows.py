@@ -9,10 +9,11 @@ from torch import Tensor
 class Rows:
     """A tensor `[batch, kv_heads, rows, width]` that takes rows behind and drops them in front or behind.
 
-    The first append allocates exactly what it needs; later growth adds at most an eighth, in whole units.
+    The first append allocates exactly what it needs; later growth rounds up to whole units and adds at most
+    an eighth.
 
     Args:
-        unit: rows that belong together (bytes of a block along tokens); spare room is a multiple of it.
+        unit: rows that belong together (tokens, or bytes, of a block along tokens).
     """
 
     def __init__(self, unit: int = 1) -> None:
@@ -47,24 +48,22 @@ class Rows:
         """Copy x `[batch, kv_heads, n, width]` behind the rows held."""
         n = x.shape[2]
         if self.buffer is None or self.end + n > self.buffer.shape[2]:
-            self._make_room(x, n)
+            self._make_room(x, len(self) + n)
         self.buffer[:, :, self.end : self.end + n] = x
         self.end += n
 
-    def _make_room(self, like: Tensor, n: int) -> None:
-        """Move the rows to the front of the buffer, of a larger one where this one has no spare room."""
-        need = len(self) + n
-        room = need if self.buffer is None else need + need // (8 * self.unit) * self.unit
-        target = self.buffer
-        if target is None or target.shape[2] < room:
-            batch, heads, _, width = like.shape
-            # A cache may be filled under inference_mode and cropped outside of it: its buffers are not
-            # inference tensors, which could not be written to then.
-            with torch.inference_mode(False):
-                target = torch.empty((batch, heads, room, width), dtype=like.dtype, device=like.device)
+    def _make_room(self, like: Tensor, need: int) -> None:
+        """Move the rows to the front of a new buffer, always a new one: views given out keep their values."""
+        room = need
+        if self.buffer is not None:
+            room = -(-need // self.unit) * self.unit + need // (8 * self.unit) * self.unit
+        batch, heads, _, width = like.shape
+        # A cache may be filled under inference_mode and cropped outside of it: its buffers are not
+        # inference tensors, which could not be written to then.
+        with torch.inference_mode(False):
+            target = torch.empty((batch, heads, room, width), dtype=like.dtype, device=like.device)
         if len(self):
-            kept = self.view.clone() if target is self.buffer else self.view
-            target[:, :, : len(self)] = kept
+            target[:, :, : len(self)] = self.view
         self.buffer, self.start, self.end = target, 0, len(self)
 
     def drop_front(self, n: int) -> None:
@@ -74,8 +73,8 @@ class Rows:
         self.end -= n
 
     def clear(self) -> None:
-        """Drop all rows; the buffer stays."""
-        self.start = self.end = 0
+        """Drop all rows."""
+        self.start = self.end
 
     def select(self, index: Tensor) -> None:
         """Keep these sequences of the batch, in this order, possibly repeated."""

@@ -45,7 +45,7 @@ class PartStore:
 
     def reset(self) -> None:
         """Forget everything, buffers and frozen scales included."""
-        self.sinks, self.tail = Rows(), Rows()
+        self.sinks, self.tail = Rows(), Rows(self.unit)
         self.packed, self.scales, self.zeros = Rows(self._rows_of_unit), Rows(), Rows()
         self.fixed: Tensor | None = None  # scales that all tokens share, set by the first update
         self.like: Tensor | None = None  # an empty tensor with the shape, dtype and device of what came in
