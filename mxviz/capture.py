@@ -238,10 +238,10 @@ def _checked(plain: Any) -> dict[str, Any]:
 def _check_tensors(found: dict[str, Any], tokens: int) -> None:
     """Refuse keys and values that do not belong together or to the text."""
     keys, values = found["keys"], found["values"]
-    if keys.keys() != values.keys():
+    if values and keys.keys() != values.keys():  # a tensor that is looked at like keys comes without values
         raise ValueError("keys and values were recorded for different layers")
-    for layer in keys:
-        key, value = keys[layer], values[layer]
+    for layer, key in keys.items():
+        value = values.get(layer, key)
         if key.dim() != 3 or value.dim() != 3 or key.shape[:2] != value.shape[:2] or key.shape[1] > tokens:
             raise ValueError(
                 f"layer {layer} has keys {list(key.shape)}, values {list(value.shape)} and {tokens} tokens"
