@@ -92,7 +92,7 @@ def _zero_point_scale(values: Tensor, scheme: Scheme, _global: None, broken: Ten
     finite = values.isfinite()
     low = torch.where(finite, values, torch.inf).amin(-1, keepdim=True)
     high = torch.where(finite, values, -torch.inf).amax(-1, keepdim=True)
-    low, high = torch.where(low > high, 0.0, low), torch.where(low > high, 0.0, high)
+    low, high = torch.where(low > high, 0.0, low) + 0.0, torch.where(low > high, 0.0, high)  # -0 becomes 0
     zeros = low.clamp(-FLOAT16_MAX, FLOAT16_MAX).half()
     scale = over(high - low, scheme.element.max_normal).clamp(max=FLOAT16_MAX).half()
     scale = torch.where(scale == 0, torch.ones_like(scale), scale)
