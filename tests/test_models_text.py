@@ -61,7 +61,7 @@ def test_no_prompts_at_all() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (" ho he", (" h", "o", " h", "e")),
+        (" ho hel", (" h", "o", " ", "hel")),
         ("🙂", ("⋯", "⋯", "⋯", "🙂")),
         ("é!", ("⋯", "é", "!")),
         ("$x$", ("$", "x", "$")),
