@@ -14,7 +14,7 @@ import numpy as np
 
 from mxviz.capture import PARTS, Capture
 from mxviz.formats import SCHEMES, Axis, Recipe, Scheme
-from mxviz.metrics import RoundTrip, cut, error_stats, error_sums, layer_trip, part_error
+from mxviz.metrics import RoundTrip, cut, error_stats, error_sums, layer_trip, part_error, sinks_of
 from mxviz.outliers import finite_amax, layer_channel_outliers, median_magnitude
 from mxviz.quantize import decode_scale
 
@@ -115,7 +115,9 @@ def head_view(
     single = layer_trip(capture, baseline, part, layer)
     micro_head, single_head, x_head = cut(micro, head), cut(single, head), x[head].float()
     scheme = recipe.scheme(part)
-    scales, scale_bytes = _scale_tables(micro, scheme, head, recipe.sink)
+    sink, single_sink = (sinks_of(capture, lane, layer) for lane in (recipe, baseline))
+    scales, scale_bytes = _scale_tables(micro, scheme, head, sink)
+    single_scales, _ = _scale_tables(single, baseline.scheme(part), head, single_sink)
     return HeadView(
         tokens=list(capture.token_texts[: x.shape[1]]),
         x=x_head.numpy(),
@@ -123,14 +125,14 @@ def head_view(
         scale_bytes=scale_bytes,
         axis=scheme.axis.value,
         block=scheme.block if scheme.is_blocked else None,
-        sink=min(recipe.sink, x.shape[1]),
+        sink=min(sink, x.shape[1]),
         micro=micro_head.x_hat.numpy(),
         single=single_head.x_hat.numpy(),
         micro_clipped=micro_head.clipped.numpy(),
         micro_flushed=micro_head.flushed.numpy(),
         single_clipped=single_head.clipped.numpy(),
         single_flushed=single_head.flushed.numpy(),
-        single_scales=_scale_tables(single, baseline.scheme(part), head, baseline.sink)[0],
+        single_scales=single_scales,
         micro_stats=error_stats(error_sums(x_head, micro_head)),
         single_stats=error_stats(error_sums(x_head, single_head)),
         micro_text=_words(recipe, part, layer),

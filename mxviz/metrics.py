@@ -96,18 +96,19 @@ def round_trip(
     """
     scheme = Scheme.parse(scheme) if isinstance(scheme, str) else scheme
     x = x.float()
-    untouched = torch.zeros(x.shape, dtype=torch.bool)
     if scheme.is_none or sink >= x.shape[-2]:
+        untouched = torch.zeros(x.shape, dtype=torch.bool)
         return RoundTrip(x, untouched, untouched, x, None)
     turned = turn(x) if rotate else x
-    kept = turned[..., sink:, :].contiguous()
+    kept = turned[..., sink:, :]
     blocks = ops.quantize(kept, scheme, backend=backend)
     decoded = ops.dequantize(blocks, torch.float32, backend=backend)
     back = unrotate(decoded) if rotate else decoded
-    clipped, flushed = untouched.clone(), untouched.clone()
-    clipped[..., sink:, :] = blocks.clipped_mask(kept)
-    flushed[..., sink:, :] = (kept != 0) & (decoded == 0)
-    return RoundTrip(torch.cat([x[..., :sink, :], back], -2), clipped, flushed, turned, blocks)
+    clipped, flushed = blocks.clipped_mask(kept), (kept != 0) & (decoded == 0)
+    if sink:
+        back = torch.cat([x[..., :sink, :], back], -2)
+        clipped, flushed = (torch.nn.functional.pad(mask, (0, 0, sink, 0)) for mask in (clipped, flushed))
+    return RoundTrip(back, clipped, flushed, turned, blocks)
 
 
 def error_sums(x: Tensor, trip: RoundTrip) -> ErrorSums:
@@ -123,10 +124,10 @@ def error_sums(x: Tensor, trip: RoundTrip) -> ErrorSums:
         signal=signal,
         noise=noise,
         count=count,
-        finite=int(stored.isfinite().sum()),
-        clipped=int(trip.clipped.sum()),
-        non_zero=int((stored != 0).sum()),
-        flushed=int(trip.flushed.sum()),
+        finite=count if count == x.numel() else int(stored.isfinite().sum()),
+        clipped=int(trip.clipped.count_nonzero()),
+        non_zero=int(stored.count_nonzero()),
+        flushed=int(trip.flushed.count_nonzero()),
         not_finite=x.numel() - count,
     )
 
@@ -161,8 +162,13 @@ def layer_trip(capture: Capture, recipe: Recipe, part: str, layer: int, backend:
     Whole-tensor scales, sinks and skipped layers exact, short tail blocks quantized, residual ignored.
     """
     scheme = Scheme.parse("none") if layer in recipe.skip else recipe.scheme(part)
-    x = capture.part(part, layer)
-    return round_trip(x, scheme, sink=recipe.sink, rotate=recipe.rotate, backend=backend)
+    sink = sinks_of(capture, recipe, layer)
+    return round_trip(capture.part(part, layer), scheme, sink=sink, rotate=recipe.rotate, backend=backend)
+
+
+def sinks_of(capture: Capture, recipe: Recipe, layer: int) -> int:
+    """Return how many first tokens stay exact in a layer: a sliding layer, which drops them, keeps none."""
+    return 0 if layer in capture.shape.get("sliding_layers", ()) else recipe.sink
 
 
 def part_error(
@@ -210,11 +216,17 @@ def json_safe(value: object) -> object:
 
 
 def _signal_and_noise(x: Tensor, x_hat: Tensor) -> tuple[float, float, int]:
-    x, x_hat = x.double(), x_hat.double()
+    x, x_hat = x.double().flatten(), x_hat.double().flatten()
+    signal, noise = _sum_of_squares(x), _sum_of_squares(x - x_hat)
+    if math.isfinite(signal + noise):  # squares of float32 do not overflow float64: all were finite
+        return signal, noise, x.numel()
     both = x.isfinite() & x_hat.isfinite()
-    signal = torch.where(both, x, 0.0).square().sum()
-    noise = torch.where(both, x - x_hat, 0.0).square().sum()
-    return float(signal), float(noise), int(both.sum())
+    x, x_hat = x[both], x_hat[both]
+    return _sum_of_squares(x), _sum_of_squares(x - x_hat), x.numel()
+
+
+def _sum_of_squares(x: Tensor) -> float:
+    return float(x.dot(x))
 
 
 def _ratio_db(signal: float, noise: float) -> float | None:

@@ -64,9 +64,8 @@ def bytes_per_token(capture: Capture, recipe: Recipe | None) -> float | int | No
     shape = capture.shape
     if not {"layers", "kv_heads", "head_dim"} <= shape.keys():
         return None
-    exact = (
-        EXACT_BITS if recipe is None else 8 * _WIDTHS.get(str(shape.get("dtype")).removeprefix("torch."), 2)
-    )
+    model_dtype = shape.get("model_dtype", shape.get("dtype"))
+    exact = EXACT_BITS if recipe is None else _DTYPE_BITS.get(model_dtype, EXACT_BITS)
     bits = 0.0
     for part, width in (("key", shape["head_dim"]), ("value", shape.get("value_dim", shape["head_dim"]))):
         for layer in range(shape["layers"]):
@@ -83,7 +82,7 @@ def top_outliers(capture: Capture, count: int = OUTLIERS_LISTED) -> list[dict[st
     return [{name: getattr(row, name) for name in kept} for row in rows[:count]]
 
 
-_WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2}
+_DTYPE_BITS = {"float32": 32, "bfloat16": 16, "float16": 16}
 
 
 def _bits(scheme: Scheme, width: int, exact: int) -> float:
