@@ -14,8 +14,8 @@ from numba import carray, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-# error_model: a division by zero is IEEE's, not an exception, or loops would not vectorise. No fastmath: bytes
-# have to equal the reference's.
+# error_model: a division by zero is IEEE's, not an exception, or loops would not vectorise. No fastmath: the
+# bytes have to equal the reference's.
 kernel = partial(njit, nogil=True, cache=True, error_model="numpy")
 device = partial(njit, error_model="numpy")
 

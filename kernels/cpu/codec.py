@@ -1,4 +1,4 @@
-"""Rows of numbers to rows of codes, codes to bytes, and back."""
+"""Numbers to codes and back, by blocks along a row or by columns."""
 
 from __future__ import annotations
 
@@ -12,83 +12,141 @@ from mxviz.kernels.cpu._base import (
     Plan,
     bits_of,
     device,
+    f32,
     float_of,
     round_magnitude,
+    u8,
 )
 
 _FLT_MAX = np.float32(3.4028234663852886e38)
 
 
 @device
-def encode(x, divisor, offset, n, plan, codes):
-    """Codes of x / divisor (of (x - offset) / divisor where there is a zero point); 0 where it is broken."""
-    if plan[Plan.KIND] == Kind.UNSIGNED:
-        _encode_unsigned(x, divisor, offset, n, plan, codes)
-    else:
-        _encode_signed(x, divisor, n, plan, codes)
-
-
-@device
-def _encode_signed(x, divisor, n, plan, codes):
-    mantissa, emin_bits = I32(plan[Plan.MANTISSA]), I32(plan[Plan.EMIN_BITS])
-    max_bits, nonfinite = I32(plan[Plan.MAX_BITS]), I32(plan[Plan.NONFINITE])
-    mask = I32((1 << plan[Plan.BITS]) - 1)
+def _format(plan):
+    """The numbers of a format as an encoder wants them."""
+    mask, top = I32((1 << plan[Plan.BITS]) - 1), I32(1 << (plan[Plan.BITS] - 1))
     # A negative number sets the sign bit of a float; an integer's code is turned to its two's complement.
-    integer = plan[Plan.KIND] == Kind.SIGNED
-    flip = I32(-1) if integer else I32(0)
-    add = I32(1) if integer else I32(1 << (plan[Plan.BITS] - 1))
-    for i in range(n):
-        scaled = np.float32(x[i] / divisor[i])
-        bits = bits_of(scaled)
-        magnitude = I32(bits & MAGNITUDE)
-        code, _ = round_magnitude(magnitude, mantissa, emin_bits, max_bits)
-        negative = I32(I32(I32(code ^ flip) + add) & mask)
-        code = negative if bits < I32(0) else code
-        code = code if magnitude < EXPONENT else nonfinite
-        codes[i] = np.uint8(I32(0) if divisor[i] < np.float32(0.0) else code)
+    flip, add = (I32(-1), I32(1)) if plan[Plan.KIND] == Kind.SIGNED else (I32(0), top)
+    mantissa, emin_bits, max_bits = (
+        I32(plan[Plan.MANTISSA]),
+        I32(plan[Plan.EMIN_BITS]),
+        I32(plan[Plan.MAX_BITS]),
+    )
+    return mantissa, emin_bits, max_bits, I32(plan[Plan.NONFINITE]), mask, flip, add
 
 
 @device
-def _encode_unsigned(x, divisor, offset, n, plan, codes):
-    top, magic = float_of(I32(plan[Plan.MAX_BITS])), np.float32(2.0**23)
-    for i in range(n):
-        scaled = np.float32(np.float32(x[i] - offset[i]) / divisor[i])
-        finite = I32(bits_of(scaled) & MAGNITUDE) < EXPONENT and divisor[i] > np.float32(0.0)
-        capped = min(max(scaled, np.float32(0.0)), top)
-        steps = bits_of(np.float32(capped + magic))  # the low bits hold the number, rounded to nearest even
-        codes[i] = np.uint8(steps & I32(255)) if finite else np.uint8(0)
+def _code(x, divisor, form):
+    """The code of x / divisor, float or signed integer; 0 where the scale is broken."""
+    mantissa, emin_bits, max_bits, nonfinite, mask, flip, add = form
+    bits = bits_of(np.float32(x / divisor))
+    magnitude = I32(bits & MAGNITUDE)
+    code, _ = round_magnitude(magnitude, mantissa, emin_bits, max_bits)
+    negative = I32(I32(I32(code ^ flip) + add) & mask)
+    code = negative if bits < I32(0) else code
+    code = code if magnitude < EXPONENT else nonfinite
+    return np.uint8(I32(0) if divisor < np.float32(0.0) else code)
 
 
 @device
-def decode(codes, divisor, offset, n, plan, out):
-    """Values of codes times their divisor (plus their zero point), held at ±FLT_MAX."""
-    kind = plan[Plan.KIND]
-    if kind == Kind.FLOAT:
-        _decode_float(codes, divisor, n, plan, out)
-        return
-    half = I32(1 << (plan[Plan.BITS] - 1)) if kind == Kind.SIGNED else I32(0)
-    step = float_of(I32(plan[Plan.STEP_BITS]))
-    for i in range(n):
-        value = np.float32(np.float32(I32(I32(I32(codes[i]) ^ half) - half)) * step)
-        out[i] = _held(np.float32(np.float32(value * divisor[i]) + offset[i]))
+def _unsigned_code(x, divisor, offset, top):
+    """The code of (x - offset) / divisor, held between 0 and top; 0 where the scale is broken."""
+    scaled = np.float32(np.float32(x - offset) / divisor)
+    finite = I32(bits_of(scaled) & MAGNITUDE) < EXPONENT and divisor > np.float32(0.0)
+    capped = min(max(scaled, np.float32(0.0)), top)
+    steps = bits_of(np.float32(capped + np.float32(2.0**23)))  # the number's steps, rounded to nearest even
+    return np.uint8(steps & I32(255)) if finite else np.uint8(0)
 
 
 @device
-def _decode_float(codes, divisor, n, plan, out):
-    mantissa, half = I32(plan[Plan.MANTISSA] & 7), I32(1 << (plan[Plan.BITS] - 1))
+def encode_blocks(source, divisor, offset, n, block, plan, codes):
+    """Codes of n float32 at an address, to an address; each block has its divisor (and zero point)."""
+    form, top = _format(plan), float_of(I32(plan[Plan.MAX_BITS]))
+    for b in range((n + block - 1) // block):
+        x, out, size = f32(source + 4 * b * block), u8(codes + b * block), min(block, n - b * block)
+        scale, shift = divisor[b], offset[b]
+        if plan[Plan.KIND] == Kind.UNSIGNED:
+            for i in range(size):
+                out[i] = _unsigned_code(x[i], scale, shift, top)
+        else:
+            for i in range(size):
+                out[i] = _code(x[i], scale, form)
+
+
+@device
+def encode_columns(source, divisor, offset, n, plan, codes):
+    """Codes of n float32 at an address, to an address; each number has its own divisor (and zero point)."""
+    form, top = _format(plan), float_of(I32(plan[Plan.MAX_BITS]))
+    x, out = f32(source), u8(codes)
+    if plan[Plan.KIND] == Kind.UNSIGNED:
+        for i in range(n):
+            out[i] = _unsigned_code(x[i], divisor[i], offset[i], top)
+    else:
+        for i in range(n):
+            out[i] = _code(x[i], divisor[i], form)
+
+
+@device
+def _reading(plan):
+    """The numbers of a float format as a decoder wants them."""
     lowest = I32((plan[Plan.EMIN_BITS] >> 23) - plan[Plan.MANTISSA])  # biased exponent of the smallest step
-    last, infinite = I32(plan[Plan.LAST_FINITE]), I32(plan[Plan.INFINITE])
-    for i in range(n):
-        code = I32(codes[i])
-        magnitude = I32(code & I32(half - I32(1)))
-        # Read as steps of 2**(field - 1 + lowest), the leading one included where the number is normal.
-        above = max(I32(I32(magnitude >> mantissa) - I32(1)), I32(0))
-        steps = np.float32(I32(magnitude - I32(above << mantissa)))
-        value = np.float32(steps * float_of(I32(I32(above + lowest) << I32(23))))
+    half, last, infinite = (
+        I32(1 << (plan[Plan.BITS] - 1)),
+        I32(plan[Plan.LAST_FINITE]),
+        I32(plan[Plan.INFINITE]),
+    )
+    return I32(plan[Plan.MANTISSA] & 7), half, lowest, last, infinite, last < I32(half - I32(1))
+
+
+@device
+def _float_value(code, reading):
+    """The value of a float code, read as steps of 2**(above + lowest), the leading one included."""
+    mantissa, half, lowest, last, infinite, has_specials = reading
+    magnitude, sign = I32(code & I32(half - I32(1))), I32(-(2**31)) if code >= half else I32(0)
+    above = max(I32(I32(magnitude >> mantissa) - I32(1)), I32(0))
+    steps = np.float32(I32(magnitude - I32(above << mantissa)))
+    value = np.float32(steps * float_of(I32(I32(I32(above + lowest) << I32(23)) | sign)))
+    if has_specials:
         value = np.float32(np.nan) if magnitude > last else value
-        value = np.float32(np.inf) if magnitude == infinite else value
-        value = -value if code >= half else value
-        out[i] = _held(np.float32(value * divisor[i]))
+        value = float_of(I32(EXPONENT | sign)) if magnitude == infinite else value
+    return value
+
+
+@device
+def _integer_value(code, half, step):
+    return np.float32(np.float32(I32(I32(code ^ half) - half)) * step)
+
+
+@device
+def decode_blocks(codes, divisor, offset, n, block, plan, target):
+    """Values of n codes at an address times their block's divisor (plus its zero point), to an address."""
+    reading, step = _reading(plan), float_of(I32(plan[Plan.STEP_BITS]))
+    half = reading[1] if plan[Plan.KIND] == Kind.SIGNED else I32(0)
+    for b in range((n + block - 1) // block):
+        code, out, size = u8(codes + b * block), f32(target + 4 * b * block), min(block, n - b * block)
+        scale, shift = divisor[b], offset[b]
+        if plan[Plan.KIND] == Kind.FLOAT:
+            for i in range(size):
+                out[i] = _held(np.float32(_float_value(I32(code[i]), reading) * scale))
+        else:
+            for i in range(size):
+                value = _integer_value(I32(code[i]), half, step)
+                out[i] = _held(np.float32(np.float32(value * scale) + shift))
+
+
+@device
+def decode_columns(codes, divisor, offset, n, plan, target):
+    """As `decode_blocks`, each code with its own divisor (and zero point)."""
+    reading, step = _reading(plan), float_of(I32(plan[Plan.STEP_BITS]))
+    half = reading[1] if plan[Plan.KIND] == Kind.SIGNED else I32(0)
+    code, out = u8(codes), f32(target)
+    if plan[Plan.KIND] == Kind.FLOAT:
+        for i in range(n):
+            out[i] = _held(np.float32(_float_value(I32(code[i]), reading) * divisor[i]))
+    else:
+        for i in range(n):
+            value = _integer_value(I32(code[i]), half, step)
+            out[i] = _held(np.float32(np.float32(value * divisor[i]) + offset[i]))
 
 
 @device
@@ -96,119 +154,3 @@ def _held(x):
     """±FLT_MAX at most; a NaN stays."""
     x = _FLT_MAX if x > _FLT_MAX else x
     return -_FLT_MAX if x < -_FLT_MAX else x
-
-
-@device
-def pack_row(codes, n, bits, out):
-    """n codes to ⌈n·bits/8⌉ bytes, low bits first; three codes behind the last have to be 0."""
-    if bits == 8:
-        for i in range(n):
-            out[i] = codes[i]
-    elif bits == 4:
-        for i in range((n + 1) // 2):
-            out[i] = codes[2 * i] | np.uint8(codes[2 * i + 1] << 4)
-    elif bits == 2:
-        for i in range((n + 3) // 4):
-            low = codes[4 * i] | np.uint8(codes[4 * i + 1] << 2)
-            out[i] = low | np.uint8(codes[4 * i + 2] << 4) | np.uint8(codes[4 * i + 3] << 6)
-    else:
-        for i in range(n // 4):
-            _six(codes[4 * i], codes[4 * i + 1], codes[4 * i + 2], codes[4 * i + 3], out, 3 * i)
-        left, at = n % 4, n // 4
-        if left:
-            last = np.zeros(3, np.uint8)
-            _six(codes[4 * at], codes[4 * at + 1], codes[4 * at + 2], np.uint8(0), last, 0)
-            for j in range((left * 6 + 7) // 8):
-                out[3 * at + j] = last[j]
-
-
-@device
-def _six(a, b, c, d, out, at):
-    out[at] = a | np.uint8(b << 6)
-    out[at + 1] = np.uint8(b >> 2) | np.uint8(c << 4)
-    out[at + 2] = np.uint8(c >> 4) | np.uint8(d << 2)
-
-
-@device
-def unpack_row(packed, n, bits, codes):
-    """⌈n·bits/8⌉ bytes to n codes; nothing behind them is read."""
-    if bits == 8:
-        for i in range(n):
-            codes[i] = packed[i]
-    elif bits == 4:
-        for i in range(n // 2):
-            codes[2 * i] = packed[i] & 15
-            codes[2 * i + 1] = packed[i] >> 4
-        if n % 2:
-            codes[n - 1] = packed[n // 2] & 15
-    elif bits == 2:
-        for i in range((n + 3) // 4):  # codes has room for a whole last group
-            for j in range(4):
-                codes[4 * i + j] = (packed[i] >> (2 * j)) & 3
-    else:
-        for i in range(n // 4):
-            _unsix(packed[3 * i], packed[3 * i + 1], packed[3 * i + 2], codes, 4 * i)
-        left, at = n % 4, n // 4
-        if left:
-            second = packed[3 * at + 1] if left > 1 else np.uint8(0)
-            third = packed[3 * at + 2] if left > 2 else np.uint8(0)
-            _unsix(packed[3 * at], second, third, codes, 4 * at)
-
-
-@device
-def _unsix(a, b, c, codes, at):
-    codes[at] = a & 63
-    codes[at + 1] = (a >> 6) | np.uint8((b & 15) << 2)
-    codes[at + 2] = (b >> 4) | np.uint8((c & 3) << 4)
-    codes[at + 3] = c >> 2
-
-
-@device
-def pack_columns(codes, stride, rows, n, bits, out, out_stride):
-    """Pack rows of n codes along the rows, as `pack_row` does along a row; rows up to the next four are 0."""
-    if bits == 8:
-        for r in range(rows):
-            a, to = codes[r * stride :], out[r * out_stride :]
-            for i in range(n):
-                to[i] = a[i]
-        return
-    count = 2 if bits == 4 else 4
-    for g in range((rows + count - 1) // count):
-        a, b = codes[g * count * stride :], codes[(g * count + 1) * stride :]
-        if bits == 4:
-            to = out[g * out_stride :]
-            for i in range(n):
-                to[i] = a[i] | np.uint8(b[i] << 4)
-            continue
-        c, d = codes[(g * count + 2) * stride :], codes[(g * count + 3) * stride :]
-        if bits == 2:
-            to = out[g * out_stride :]
-            for i in range(n):
-                to[i] = a[i] | np.uint8(b[i] << 2) | np.uint8(c[i] << 4) | np.uint8(d[i] << 6)
-            continue
-        left = min(4, rows - g * 4)
-        first, second, third = out[3 * g * out_stride :], out[(3 * g + 1) * out_stride :], out[(3 * g + 2) * out_stride :]
-        for i in range(n):
-            first[i] = a[i] | np.uint8(b[i] << 6)
-        if left > 1:
-            for i in range(n):
-                second[i] = np.uint8(b[i] >> 2) | np.uint8(c[i] << 4)
-        if left > 2:
-            for i in range(n):
-                third[i] = np.uint8(c[i] >> 4) | np.uint8(d[i] << 2)
-
-
-@device
-def unpack_columns_row(packed, stride, t, n, bits, codes):
-    """The n codes of row t where rows were packed along the rows; only bytes that exist are read."""
-    first = t * bits // 8
-    shift = t * bits % 8
-    low = packed[first * stride :]
-    mask = np.uint8((1 << bits) - 1)
-    if shift + bits <= 8:
-        for i in range(n):
-            codes[i] = (low[i] >> shift) & mask
-        return
-    high = packed[(first + 1) * stride :]
-    for i in range(n):
-        codes[i] = ((low[i] >> shift) | np.uint8(high[i] << (8 - shift))) & mask

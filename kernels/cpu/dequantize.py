@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from mxviz.kernels.cpu._base import I32, Plan, Scale, device, f32, float_of, half_value, kernel, u8, u16
-from mxviz.kernels.cpu.codec import decode, unpack_columns_row, unpack_row
+from mxviz.kernels.cpu.codec import decode_blocks, decode_columns
+from mxviz.kernels.cpu.pack import unpack_columns_row, unpack_row
 from mxviz.kernels.cpu.quantize import COLUMNS, ROWS, TILE
 from mxviz.kernels.cpu.scales import power_of_two
 
@@ -29,53 +30,66 @@ def scale_value(scales, at, kind, g):
 
 
 @device
-def spread_scales(scales, zeros, begin, stride, n, block, kind, g, divisor, offset):
-    """Divisors and offsets of n neighbours: the scale at `begin`, then one `stride` further every block."""
-    for b in range((n + block - 1) // block):
-        scale = scale_value(scales, begin + b * stride, kind, g)
-        shift = half_value(I32(u16(zeros)[begin + b * stride])) if kind == Scale.FLOAT16_ZERO else np.float32(0.0)
-        for i in range(b * block, min(n, (b + 1) * block)):
-            divisor[i] = scale
-            offset[i] = shift
+def read_scales(scales, zeros, begin, stride, count, kind, g, divisor, offset):
+    """Divisors (and zero points) of `count` blocks or columns, from index `begin` on, `stride` apart."""
+    for b in range(count):
+        divisor[b] = scale_value(scales, begin + b * stride, kind, g)
+    if kind == Scale.FLOAT16_ZERO:
+        for b in range(count):
+            offset[b] = half_value(I32(u16(zeros)[begin + b * stride]))
 
 
 @kernel
 def dequantize_rows(
     packed, pb, ph, pt, scales, zeros, sb, sh, st, sd, given, gb, heads, tokens, dim, out, plan, first, last
 ):
-    """Write float32 `[batch, heads, tokens, dim]` of codes packed along head_dim. A unit is a row, or part of it.
+    """Write float32 `[batch, heads, tokens, dim]` of codes packed along head_dim.
 
-    packed `[batch, heads, tokens, bytes]`, inner dimension contiguous, and scales (and zeros) come with strides
-    in elements; sd is the step from block to block, or from channel to channel where no block is. given: NVFP4's
-    global scale, with its batch stride.
+    A unit is a tile of rows of one (batch, head), or part of a row. packed `[batch, heads, tokens, bytes]`,
+    inner dimension contiguous, and scales (and zeros) have strides in elements; sd is the step from block
+    to block, or where no block is from channel to channel (0 or 1). given: NVFP4's global scale, by batch.
     """
     bits, kind = plan[Plan.BITS], plan[Plan.SCALE]
     columns = min(dim, TILE)
-    tiles = (dim + columns - 1) // columns
-    block = plan[Plan.BLOCK] if kind != Scale.FLOAT32 or sd else columns
-    divisor, offset = np.zeros(columns, np.float32), np.zeros(columns, np.float32)
-    codes = np.zeros(columns + 4, np.uint8)
+    rows = TILE // columns
+    row_tiles, column_tiles = (tokens + rows - 1) // rows, (dim + columns - 1) // columns
+    block = plan[Plan.BLOCK] if kind != Scale.FLOAT32 else columns
+    row_bytes, row_blocks = (dim * bits + 7) // 8, (dim + block - 1) // block
+    by_channel = kind == Scale.FLOAT32 and sd != 0
+    step = st if row_blocks == 1 else sd  # from one block to the next, rows one after the other
+    dense = pt == row_bytes and st == row_blocks * step and not by_channel
+    whole = dense and column_tiles == 1 and dim % block == 0 and dim * bits % 8 == 0
+    divisor, offset = np.zeros(TILE, np.float32), np.zeros(TILE, np.float32)
+    codes = np.zeros(TILE + 4, np.uint8)
     for unit in range(first, last):
-        row, tile = divmod(unit, tiles)
-        outer, t = divmod(row, tokens)
+        outer, tile = divmod(unit, row_tiles * column_tiles)
         batch, head = divmod(outer, heads)
-        c0 = tile * columns
-        n = min(columns, dim - c0)
+        t0, c0 = tile // column_tiles * rows, tile % column_tiles * columns
+        count, n = min(rows, tokens - t0), min(columns, dim - c0)
+        together = count if whole else 1  # rows that need no care about their ends are worked on as one
         g = f32(given)[batch * gb] if kind == Scale.E4M3 else np.float32(1.0)
-        begin = batch * sb + head * sh + t * st + c0 // block * sd
-        spread_scales(scales, zeros, begin, sd, n, block, kind, g, divisor, offset)
-        unpack_row(u8(packed + batch * pb + head * ph + t * pt + c0 * bits // 8), n, bits, codes)
-        decode(codes, divisor, offset, n, plan, f32(out + 4 * (row * dim + c0)))
+        for t in range(t0, t0 + count, together):
+            span, target = n * together, out + 4 * ((outer * tokens + t) * dim + c0)
+            unpack_row(u8(packed + batch * pb + head * ph + t * pt + c0 * bits // 8), span, bits, codes)
+            begin = batch * sb + head * sh + t * st
+            if by_channel:
+                row_divisor = f32(scales + 4 * (begin + c0))
+                decode_columns(codes.ctypes.data, row_divisor, offset, n, plan, target)
+            else:
+                begin += c0 // block * sd
+                blocks = (span + block - 1) // block
+                read_scales(scales, zeros, begin, step, blocks, kind, g, divisor, offset)
+                decode_blocks(codes.ctypes.data, divisor, offset, span, block, plan, target)
 
 
 @kernel
 def dequantize_columns(
     packed, pb, ph, pt, scales, zeros, sb, sh, st, sd, given, gb, heads, tokens, dim, out, plan, first, last
 ):
-    """Write float32 `[batch, heads, tokens, dim]` of codes packed along the tokens. A unit is a block of tokens.
+    """Write float32 `[batch, heads, tokens, dim]` of codes packed along the tokens.
 
-    Arguments as in `dequantize_rows`; packed is `[batch, heads, bytes, dim]`, st the step from block to block
-    (from token to token where no block is), sd that from channel to channel.
+    A unit is a block of tokens. Arguments as in `dequantize_rows`; packed is `[batch, heads, bytes, dim]`; st
+    is the step from block to block (from token to token where no block is), sd that from channel to channel.
     """
     bits, kind = plan[Plan.BITS], plan[Plan.SCALE]
     blocked = kind != Scale.FLOAT32
@@ -94,6 +108,10 @@ def dequantize_columns(
         for r in range(min(rows, tokens - t0)):
             if r == 0 or (not blocked and st):
                 begin = batch * sb + head * sh + (block if blocked else t0 + r) * st + c0 * sd
-                spread_scales(scales, zeros, begin, sd, n, 1 if sd else n, kind, g, divisor, offset)
+                read_scales(scales, zeros, begin, sd, n if sd else 1, kind, g, divisor, offset)
             unpack_columns_row(u8(base), pt, r, n, bits, codes)
-            decode(codes, divisor, offset, n, plan, f32(out + 4 * ((outer * tokens + t0 + r) * dim + c0)))
+            target = out + 4 * ((outer * tokens + t0 + r) * dim + c0)
+            if sd:
+                decode_columns(codes.ctypes.data, divisor, offset, n, plan, target)
+            else:
+                decode_blocks(codes.ctypes.data, divisor, offset, n, n, plan, target)

@@ -1,11 +1,12 @@
-"""Quantize and pack in one pass over memory, along channels (`quantize_rows`) or tokens (`quantize_columns`)."""
+"""Quantize and pack in one pass over memory, along channels or along tokens."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from mxviz.kernels.cpu._base import Kind, Plan, Scale, device, f32, kernel, u8, widen
-from mxviz.kernels.cpu.codec import encode, pack_columns, pack_row
+from mxviz.kernels.cpu._base import Kind, Plan, Scale, f32, kernel, u8, widen
+from mxviz.kernels.cpu.codec import encode_blocks, encode_columns
+from mxviz.kernels.cpu.pack import pack_columns, pack_row
 from mxviz.kernels.cpu.scales import block_amax, block_range, column_amax, column_range, store_scales
 
 TILE = 1024
@@ -18,34 +19,15 @@ ROWS = 32
 """Tokens a column tile spans where blocks do not say it."""
 
 
-@device
-def _spread(per_block, n, block, out):
-    """Repeat a number per block over the elements of its block."""
-    for b in range((n + block - 1) // block):
-        for i in range(b * block, min(n, (b + 1) * block)):
-            out[i] = per_block[b]
-
-
-@device
-def _broadcast(given, stride, n, out):
-    """Read n factors that lie `stride` apart (0: one for all)."""
-    if stride == 0:
-        for i in range(n):
-            out[i] = given[0]
-        return
-    for i in range(n):
-        out[i] = given[i * stride]
-
-
 @kernel
 def quantize_rows(
     x, width, xb, xh, xt, heads, tokens, dim, packed, scales, zeros, given, gb, gh, gt, gd, plan, first, last
 ):
     """Quantize with blocks along head_dim. A unit is a tile of rows of one (batch, head), or part of a row.
 
-    Addresses and strides (in elements) of x `[batch, heads, tokens, dim]`, inner dimension contiguous. packed,
-    scales and zeros are written whole and contiguous. given: NVFP4's global scale or a single-scale scheme's
-    divisor, float32, with strides for batch, head, token and channel.
+    Addresses and strides (in elements) of x `[batch, heads, tokens, dim]`, inner dimension contiguous.
+    packed, scales and zeros are written whole, contiguous. given: NVFP4's global scale, or the divisor of a
+    single-scale scheme, float32, with strides for batch, head, token and channel.
     """
     bits, block, blocked = plan[Plan.BITS], plan[Plan.BLOCK], plan[Plan.SCALE] != Scale.FLOAT32
     ranged, size = plan[Plan.KIND] == Kind.UNSIGNED, 2 if width else 4
@@ -53,10 +35,9 @@ def quantize_rows(
     rows = TILE // columns
     row_tiles, column_tiles = (tokens + rows - 1) // rows, (dim + columns - 1) // columns
     row_bytes, row_blocks = (dim * bits + 7) // 8, (dim + block - 1) // block
-    wide, divisor, offset = np.zeros(TILE, np.float32), np.zeros(TILE, np.float32), np.zeros(TILE, np.float32)
-    block_divisor, block_offset = np.zeros(TILE // 16, np.float32), np.zeros(TILE // 16, np.float32)
-    amax, low, high = np.zeros(TILE // 16, np.int32), np.zeros(TILE // 16, np.int32), np.zeros(TILE // 16, np.int32)
-    codes = np.zeros(TILE + 4, np.uint8)
+    wide, codes = np.empty(TILE if width else 0, np.float32), np.zeros(TILE + 4, np.uint8)
+    divisor, offset = np.zeros(TILE, np.float32), np.zeros(TILE, np.float32)
+    amax, low, high = np.zeros(TILE, np.int32), np.zeros(TILE, np.int32), np.zeros(TILE, np.int32)
     for unit in range(first, last):
         outer, tile = divmod(unit, row_tiles * column_tiles)
         batch, head = divmod(outer, heads)
@@ -77,14 +58,18 @@ def quantize_rows(
                     block_range(source, span, block, low, high)
                 g = f32(factors)[0] if plan[Plan.SCALE] == Scale.E4M3 else np.float32(1.0)
                 blocks, at = (span + block - 1) // block, row * row_blocks + c0 // block
-                store_scales(amax, low, high, blocks, plan, g, scales, zeros, at, block_divisor, block_offset)
-                _spread(block_divisor, span, block, divisor)
-                if ranged:
-                    _spread(block_offset, span, block, offset)
+                store_scales(amax, low, high, blocks, plan, g, scales, zeros, at, divisor, offset)
+                encode_blocks(source, divisor, offset, span, block, plan, codes.ctypes.data)
+            elif gd:
+                for r in range(together):
+                    row_divisor = f32(factors + 4 * r * gt)
+                    encode_columns(
+                        source + 4 * r * n, row_divisor, offset, n, plan, codes.ctypes.data + r * n
+                    )
             else:
                 for r in range(together):
-                    _broadcast(f32(factors + 4 * r * gt), gd, n, divisor[r * n :])
-            encode(f32(source), divisor, offset, span, plan, codes)
+                    divisor[r] = f32(factors + 4 * r * gt)[0]
+                encode_blocks(source, divisor, offset, span, n, plan, codes.ctypes.data)
             codes[span : span + 4] = 0
             pack_row(codes, span, bits, u8(packed + row * row_bytes + c0 * bits // 8))
 
@@ -95,7 +80,8 @@ def quantize_columns(
 ):
     """Quantize with blocks along the tokens. A unit is a block of tokens by up to COLUMNS channels.
 
-    Arguments as in `quantize_rows`; packed is `[batch, heads, bytes, dim]`, scales `[batch, heads, blocks, dim]`.
+    Arguments as in `quantize_rows`; packed is `[batch, heads, bytes, dim]`, scales
+    `[batch, heads, blocks, dim]`.
     """
     bits, blocked = plan[Plan.BITS], plan[Plan.SCALE] != Scale.FLOAT32
     ranged, size = plan[Plan.KIND] == Kind.UNSIGNED, 2 if width else 4
@@ -127,9 +113,14 @@ def quantize_columns(
             at = (outer * row_tiles + block) * dim + c0
             store_scales(amax, low, high, n, plan, g, scales, zeros, at, divisor, offset)
         for r in range(count):
-            if not blocked and (r == 0 or gt):
-                _broadcast(f32(factors + 4 * r * gt), gd, n, divisor)
-            encode(f32(source + 4 * r * stride), divisor, offset, n, plan, codes[r * n :])
+            row, target = source + 4 * r * stride, codes.ctypes.data + r * n
+            row_divisor = f32(factors + 4 * r * gt)
+            if blocked:
+                encode_columns(row, divisor, offset, n, plan, target)
+            elif gd:
+                encode_columns(row, row_divisor, offset, n, plan, target)
+            else:
+                encode_blocks(row, row_divisor, offset, n, n, plan, target)
         codes[count * n : min(count + 3, rows) * n] = 0
         out = packed + (outer * packed_rows + t0 * bits // 8) * dim + c0
         pack_columns(codes, n, count, n, bits, u8(out), dim)

@@ -28,22 +28,14 @@ from mxviz.kernels.cpu._base import (
 
 _LOWEST, _HIGHEST = I32(-(2**31)), I32(2**31 - 1)
 _HALF_MAX = np.float32(65504.0)
-_SIXTEEN = 16
 
 
 @device
 def block_amax(source, n, block, amax):
     """Largest |x| of each block of a row, as bits; a NaN or an infinity gives EXPONENT or more."""
     for b in range((n + block - 1) // block):
-        size = min(block, n - b * block)
-        begin = source + 4 * b * block
-        top = I32(0)
-        for part in range(size // _SIXTEEN):  # a fixed trip count becomes straight vector code
-            bits = i32(begin + 4 * _SIXTEEN * part)
-            for i in range(_SIXTEEN):
-                top = max(top, I32(bits[i] & MAGNITUDE))
-        bits = i32(begin)
-        for i in range(size - size % _SIXTEEN, size):
+        bits, top = i32(source + 4 * b * block), I32(0)
+        for i in range(min(block, n - b * block)):
             top = max(top, I32(bits[i] & MAGNITUDE))
         amax[b] = top
 
@@ -65,21 +57,11 @@ def _ordered(bits):
 
 
 @device
-def _extend(bits, low, high, i):
-    finite = I32(bits & MAGNITUDE) < EXPONENT
-    key = _ordered(bits)
-    low[i] = min(low[i], key if finite else _HIGHEST)
-    high[i] = max(high[i], key if finite else _LOWEST)
-
-
-@device
 def block_range(source, n, block, low, high):
     """Smallest and largest finite number of each block of a row, as ordered integers."""
-    bits = i32(source)
     for b in range((n + block - 1) // block):
-        begin, end = b * block, min(n, (b + 1) * block)
-        least, most = _HIGHEST, _LOWEST
-        for i in range(begin, end):
+        bits, least, most = i32(source + 4 * b * block), _HIGHEST, _LOWEST
+        for i in range(min(block, n - b * block)):
             finite = I32(bits[i] & MAGNITUDE) < EXPONENT
             key = _ordered(bits[i])
             least = min(least, key if finite else _HIGHEST)
@@ -95,7 +77,10 @@ def column_range(source, stride, rows, n, low, high):
     for r in range(rows):
         bits = i32(source + 4 * r * stride)
         for i in range(n):
-            _extend(bits[i], low, high, i)
+            finite = I32(bits[i] & MAGNITUDE) < EXPONENT
+            key = _ordered(bits[i])
+            low[i] = min(low[i], key if finite else _HIGHEST)
+            high[i] = max(high[i], key if finite else _LOWEST)
 
 
 @device
@@ -154,8 +139,9 @@ def _zero_point(amax, low, high, count, plan, stored, zeros, divisor, offset):
     levels = float_of(I32(plan[Plan.MAX_BITS]))
     for b in range(count):
         empty = low[b] > high[b]
-        least = np.float32(0.0) if empty else float_of(_ordered(low[b])) + np.float32(0.0)  # -0 becomes 0
-        most = np.float32(0.0) if empty else float_of(_ordered(high[b]))
+        none = np.float32(0.0)
+        least = none if empty else np.float32(float_of(_ordered(low[b])) + none)  # adding 0 turns -0 into 0
+        most = none if empty else np.float32(float_of(_ordered(high[b])) + none)
         zero = half_of(min(max(least, -_HALF_MAX), _HALF_MAX))
         step = half_of(min(np.float32(np.float32(most - least) / levels), _HALF_MAX))
         step = I32(0x3C00) if step == I32(0) else step

@@ -60,12 +60,12 @@ os.register_at_fork(after_in_child=_pool.cache_clear)  # a child has the pool, b
 def spread(kernel: Callable[..., None], arguments: tuple, units: int, cost: int) -> None:
     """Run `kernel(*arguments, first, last)` over all units, on several threads where that pays.
 
-    Not Numba's `parallel=True`: its default threading layer aborts the process when two threads enter at once.
+    Not Numba's `parallel=True`: its default layer aborts the process where two threads enter at once.
 
     Args:
         kernel: a compiled kernel that releases the GIL and takes a range of units at the end.
         arguments: all its other arguments.
-        units: independent pieces of work; each is done by one thread, so the result is the same for any number.
+        units: independent pieces of work, each done by one thread: their number changes no byte.
         cost: numbers that are worked on, all units together.
     """
     threads = min(torch.get_num_threads(), units, cost // _NUMBERS_A_THREAD + 1)

@@ -14,7 +14,7 @@ from torch import Tensor
 from mxviz import _scales as reference_scales
 from mxviz import quantize as reference
 from mxviz.backends import _numba_host as host
-from mxviz.formats import ElementFormat, Kind, Reach, ScaleFormat, ScaleRule, Scheme, Specials
+from mxviz.formats import SCHEMES, ElementFormat, Kind, Reach, ScaleFormat, Scheme, Specials
 from mxviz.quantize import MXBlocks, packed_bytes
 
 _WIDTHS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
@@ -123,7 +123,7 @@ def _along(shape: torch.Size, axis: int, size: int) -> list[int]:
 
 
 def _units(plan: _Plan, axis: int, shape: torch.Size) -> int:
-    """Tiles that a quantize kernel (axis -1) or a kernel along tokens (axis -2) works through."""
+    """Tiles that the kernels along an axis work through."""
     batch, heads, tokens, dim = shape
     sizes = _kernels().quantize
     columns = min(dim, sizes.TILE if axis == -1 else sizes.COLUMNS)
@@ -140,7 +140,9 @@ def quantize(x: Tensor, scheme: Scheme, axis: int, frozen: Tensor | None) -> MXB
     x = _dense(x.detach())
     _, heads, tokens, dim = x.shape
     source = (x.data_ptr(), _WIDTHS[x.dtype], *x.stride()[:3], heads, tokens, dim)
-    packed = torch.empty(_along(shape, axis, packed_bytes(shape[axis], scheme.element.bits)), dtype=torch.uint8)
+    packed = torch.empty(
+        _along(shape, axis, packed_bytes(shape[axis], scheme.element.bits)), dtype=torch.uint8
+    )
     zeros = given = divisor = None
     if scheme.is_blocked:
         blocks = _along(shape, axis, -(-shape[axis] // scheme.block))
@@ -153,7 +155,15 @@ def quantize(x: Tensor, scheme: Scheme, axis: int, frozen: Tensor | None) -> MXB
         scales, divisor = _single_scales(source, scheme, shape, frozen)
     spread = None if divisor is None else _four(divisor.expand(shape))
     strides = (0, 0, 0, 0) if spread is None else spread.stride()
-    arguments = (*source, packed.data_ptr(), scales.data_ptr(), _address(zeros), _address(spread), *strides, plan.array)
+    arguments = (
+        *source,
+        packed.data_ptr(),
+        scales.data_ptr(),
+        _address(zeros),
+        _address(spread),
+        *strides,
+        plan.array,
+    )
     kernel = kernels.quantize_rows if axis == -1 else kernels.quantize_columns
     host.spread(kernel, arguments, _units(plan, axis, x.shape), x.numel())
     return MXBlocks(packed, scales, scheme, shape, axis, given, zeros)
@@ -212,20 +222,29 @@ def dequantize(blocks: MXBlocks, dtype: torch.dtype) -> Tensor:
         return blocks.dequantize(dtype)
     plan, packed = _plan(scheme), _dense(blocks.packed)
     scales, zeros, given = blocks.scales, blocks.zeros, blocks.global_scale
-    scales = _four(scales if scheme.is_blocked else scales.expand(shape))
+    scales = _four(scales) if scheme.is_blocked else _four(scales.expand(shape))
+    if scales.stride(-1) > 1:
+        scales = scales.contiguous()
     if zeros is not None:
         zeros = _four(zeros)
         if zeros.stride() != scales.stride():
             zeros, scales = zeros.contiguous(), scales.contiguous()
     given = None if given is None else _four(given.expand(*shape[:-3], *given.shape[-3:]))
-    _, heads, tokens, dim = _four(out).shape
+    target = _four(out)
+    _, heads, tokens, dim = target.shape
     arguments = (
         packed.data_ptr(), *packed.stride()[:3], scales.data_ptr(), _address(zeros), *scales.stride(),
-        _address(given), 0 if given is None else given.stride(0), heads, tokens, dim, out.data_ptr(), plan.array,
+        _address(given), 0 if given is None else given.stride(0), heads, tokens, dim, out.data_ptr(),
+        plan.array,
     )  # fmt: skip
     kernels = _kernels().dequantize
-    if axis == -1:
-        host.spread(kernels.dequantize_rows, arguments, out.numel() // dim * -(-dim // kernels.TILE), out.numel())
-    else:
-        host.spread(kernels.dequantize_columns, arguments, _units(plan, axis, _four(out).shape), out.numel())
+    kernel = kernels.dequantize_rows if axis == -1 else kernels.dequantize_columns
+    host.spread(kernel, arguments, _units(plan, axis, target.shape), out.numel())
     return out if dtype is torch.float32 else out.to(dtype)
+
+
+def warm_up() -> None:
+    """Compile, or read from the disk, what a page with default settings needs; call it in a thread."""
+    sample = torch.zeros(1, 1, 64, 64)
+    for name, axis in (("mxfp4", -1), ("mxfp4", -2), ("int4@tensor", -1), ("int4@channel", -1)):
+        dequantize(quantize(sample, SCHEMES[name], axis, None), torch.float32)
