@@ -5,17 +5,18 @@ Every file says where it came from, in the place its format has for that.
 
 from __future__ import annotations
 
-import asyncio
 import csv
 import io
 import json
 import re
 import struct
+import subprocess
+import sys
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from html import escape as html_escape
 from html import unescape as html_unescape
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -169,41 +170,74 @@ def _title(fig: go.Figure) -> str:
     return html_unescape((fig.layout.title.text or "figure").replace("<br>", " "))
 
 
-def _render(fig: go.Figure, kind: str, size: Size, timeout: float) -> bytes:
-    """Draw with Chrome, without MathJax and within a time limit."""
+_DRAW = """
+import asyncio, json, os, signal, sys, threading
+out = os.fdopen(os.dup(1), "wb")
+os.dup2(2, 1)  # whatever a library prints must not end up in the picture
+import kaleido
+from kaleido.errors import ChromeNotFoundError
+figure, options, seconds = json.load(sys.stdin)
+
+def give_up():
     try:
-        import kaleido
-        from kaleido.errors import ChromeNotFoundError
-    except ImportError:
-        raise ExportError(
-            "kaleido is not installed: `pip install kaleido`; .html export works without it"
-        ) from None
+        os.killpg(chrome.subprocess.pid, signal.SIGKILL)
+    finally:
+        os._exit(5)
+
+async def draw():
+    async with chrome:
+        return await chrome.calc_fig(figure, options)
+
+try:
+    chrome = kaleido.Kaleido(mathjax=False, timeout=None)
+    watch = threading.Timer(seconds, give_up)
+    watch.daemon = True
+    watch.start()
+    out.write(asyncio.run(draw()))
+    out.flush()
+except ChromeNotFoundError:
+    os._exit(3)
+except Exception as error:
+    said = str(error.args[0] if error.args else type(error).__name__)
+    print(said.strip().split(chr(10))[0], file=sys.stderr, flush=True)
+    os._exit(4)
+os._exit(0)
+"""
+_NO_CHROME, _TOO_LONG = 3, 5
+_GRACE = 10.0
+"""Seconds for Python itself to start and to end, on top of those for Chrome."""
+
+
+def _render(fig: go.Figure, kind: str, size: Size, timeout: float) -> bytes:
+    """Draw with Chrome, without MathJax and within a time limit.
+
+    A process of its own drives Chrome: a browser that hangs can be ended whole, and neither a notebook's
+    event loop nor a web page's threads are in the way.
+    """
+    if find_spec("kaleido") is None:
+        raise ExportError("kaleido is not installed: `pip install kaleido`; .html export works without it")
     options = {
         "format": kind,
         "width": size.width or fig.layout.width or 1280,
         "height": size.height or fig.layout.height or 720,
         "scale": size.scale if kind == "png" else 1,
     }
-
-    async def draw() -> bytes:
-        limits = {"timeout": timeout, "mathjax": False}
-        return await asyncio.wait_for(kaleido.calc_fig(fig.to_dict(), options, kopts=limits), timeout)
-
+    request = f"[{fig.to_json()}, {json.dumps(options)}, {timeout}]".encode()
+    command = [sys.executable, "-P", "-c", _DRAW]
     try:
-        # A thread of its own, since a notebook or a web page already runs an event loop in ours.
-        with ThreadPoolExecutor(1) as pool:
-            return pool.submit(asyncio.run, draw()).result()
-    except ChromeNotFoundError:
-        raise ExportError(REMEDY) from None
-    except TimeoutError:
+        done = subprocess.run(command, input=request, capture_output=True, timeout=timeout + _GRACE)
+    except subprocess.TimeoutExpired:
+        done = subprocess.CompletedProcess(command, _TOO_LONG)
+    if done.returncode == _NO_CHROME:
+        raise ExportError(REMEDY)
+    if done.returncode == _TOO_LONG:
         raise ExportError(
-            f"Chrome did not finish the .{kind} within {timeout:g} s; try .html, or a longer limit"
-        ) from None
-    except Exception as error:  # whatever a browser that fails to start raises
-        first = str(error.args[0] if error.args else type(error).__name__).splitlines()[0].rstrip(".")
-        raise ExportError(
-            f"Chrome could not draw the .{kind}: {first}; .html export works without it"
-        ) from error
+            f"Chrome did not finish the .{kind} within {timeout:g} s; .html export works without it"
+        )
+    if done.returncode or not done.stdout:
+        said = (done.stderr.decode(errors="replace").strip().splitlines() or ["it ended without a word"])[-1]
+        raise ExportError(f"Chrome could not draw the .{kind}: {said.rstrip('.')}; .html works without it")
+    return done.stdout
 
 
 DRAWERS: dict[str, Callable[[go.Figure, Size, str, float], bytes]] = {
