@@ -8,14 +8,10 @@ Registers, spills and shared memory are read from the binary with the cuobjdump 
 
 from __future__ import annotations
 
-import argparse
-import platform
 import re
 import subprocess
-import sys
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
-from datetime import date
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,18 +19,10 @@ import torch
 
 from mxviz.backends import gpu
 from mxviz.formats import Scheme
-from mxviz.quantize import quantize
+from mxviz.quantize import MXBlocks, quantize
 
 CUDA = (75, 80, 86, 89, 90, 100, 120)
 TARGETS = (*(f"sm_{cc}" for cc in CUDA), "gfx942")
-_TYPES = {
-    torch.float32: "*fp32",
-    torch.float16: "*fp16",
-    torch.bfloat16: "*bf16",
-    torch.int16: "*i16",
-    torch.int32: "*i32",
-    torch.uint8: "*u8",
-}
 
 
 class Case(NamedTuple):
@@ -80,34 +68,57 @@ def quantize_cases() -> list[Case]:
     return made
 
 
+class _Part(NamedTuple):
+    sink: torch.Tensor | None
+    blocks: MXBlocks | None
+    tail: torch.Tensor | None
+    rotation: torch.Tensor | None = None
+
+
+def attend_cases() -> list[Case]:
+    """Attention of grouped queries over the stores a cache keeps, at two widths of a head; and the merge."""
+    made = []
+    for keys, values, dim, dtype in (
+        ("mxfp4", "mxfp4", 64, torch.float16),
+        ("mxfp4", "mxfp4", 128, torch.float16),
+        ("mxfp4:axis=token", "mxfp4", 64, torch.float16),
+        ("mxfp4:axis=token", "mxfp4", 128, torch.float16),
+        ("nvfp4", "nvfp4", 128, torch.float16),
+        ("aint2:axis=token", "aint2", 128, torch.float16),
+        ("mxfp6_e3m2", "mxfp8_e4m3", 64, torch.float16),
+        ("int8@tensor", "int8@tensor", 128, torch.float16),
+        ("mxfp4", "mxfp4", 64, torch.float32),
+    ):
+        parts = []
+        for text in (keys, values):
+            x = torch.ones(1, 2, 200, dim, dtype=dtype)
+            parts.append(_Part(x[:, :, :4], quantize(x[:, :, 4:196], text), x[:, :, 196:]))
+        query = torch.ones(1, 8, 1, dim, dtype=dtype)
+        plans = gpu.plan_attend(query, *parts, scaling=0.1)[1]
+        kind = str(dtype).removeprefix("torch.")
+        what = f"k={keys};v={values} {kind} head_dim {dim}"
+        made.append(Case(f"attend {what}", plans[0]))
+        if keys == values == "mxfp4":
+            made.append(Case(f"merge {kind} head_dim {dim}", plans[1]))
+    return made
+
+
 def cases() -> list[Case]:
-    return quantize_cases()
+    return quantize_cases() + attend_cases()
 
 
-def _source(plan: gpu.Plan):
-    """What Triton's own launcher would compile for these arguments."""
-    from triton.compiler import ASTSource
+def specialise(plan: gpu.Plan, target: str):
+    """What Triton's launcher makes of a launch: what it would compile, and by which key it finds that again."""
+    from triton.compiler import ASTSource, make_backend
+    from triton.runtime.jit import create_function_from_signature
 
     from mxviz.kernels.gpu import KERNELS
 
-    kernel = KERNELS[plan.kernel]
-    names = kernel.arg_names
-    free = kernel.do_not_specialize or ()
-    signature, constants, hints = {}, dict(plan.constants), {}
-    for place, (name, value) in enumerate(zip(names, plan.arguments, strict=False)):
-        fixed = name in free or place in free
-        if isinstance(value, torch.Tensor):
-            signature[name], divisible = _TYPES[value.dtype], True
-        elif isinstance(value, float):
-            signature[name], divisible = "fp32", False
-        elif value is None or (value == 1 and not fixed):
-            constants[name], divisible = value, False
-        else:
-            signature[name], divisible = "i32", not fixed and value % 16 == 0
-        if divisible:
-            hints[(place,)] = [["tt.divisibility", 16]]
-    signature |= dict.fromkeys(constants, "constexpr")
-    return ASTSource(kernel, {n: signature[n] for n in names}, constants, hints)
+    kernel, backend = KERNELS[plan.kernel], make_backend(target_of(target))
+    binder = create_function_from_signature(kernel.signature, kernel.params, backend)
+    bound, kinds, options = binder(*plan.arguments, **plan.constants, **plan.options)
+    _, signature, constants, hints = kernel._pack_args(backend, options, bound, kinds, options)
+    return ASTSource(kernel, signature, constants, hints), str((kinds, plan.constants))
 
 
 def target_of(name: str):
@@ -121,13 +132,8 @@ def compile_case(case: Case, target: str) -> Compiled:
     """Compile one case for one target as a launch would, and read what the binary takes."""
     import triton
 
-    options = {"enable_fp_fusion": False} | {
-        k: v for k, v in case.plan.constants.items() if k in ("num_warps", "num_stages")
-    }
-    plan = case.plan._replace(
-        constants={k: v for k, v in case.plan.constants.items() if k not in options},
-    )
-    made = triton.compile(_source(plan), target=target_of(target), options=options)
+    source, _ = specialise(case.plan, target)
+    made = triton.compile(source, target=target_of(target), options=case.plan.options)
     if target.startswith("gfx"):
         text = made.asm["amdgcn"]
         registers = int(re.search(r"\.vgpr_count:\s*(\d+)", text)[1])

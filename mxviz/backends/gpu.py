@@ -6,21 +6,29 @@ everything else is one kernel, told by constants what an element and a scale are
 
 from __future__ import annotations
 
-import os
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
 from mxviz._codec import _GROUPS, packed_bytes
 from mxviz._scales import reach_dims, set_global_scale, single_scale
-from mxviz.formats import Kind, Reach, ScaleFormat, ScaleRule, Scheme, Specials
+from mxviz.backends._gpu_attend import attend, plan_attend
+from mxviz.backends._gpu_plan import KINDS, RULES, SCALES, SPECIALS, Plan, interpreted, raw
+from mxviz.formats import Kind, Reach, ScaleFormat, Scheme
 from mxviz.quantize import MXBlocks
 
-_KINDS = {Kind.FLOAT: 0, Kind.SIGNED: 1, Kind.UNSIGNED: 2}
-_SPECIALS = {Specials.NONE: 0, Specials.NAN: 1, Specials.IEEE: 2}
-_SCALES = {ScaleFormat.E8M0: 0, ScaleFormat.E4M3: 1, ScaleFormat.FLOAT16_ZERO: 2, ScaleFormat.FLOAT32: 3}
-_RULES = {ScaleRule.FLOOR: 0, ScaleRule.EVEN: 1, ScaleRule.RCEIL: 2, ScaleRule.CEIL: 3}
+__all__ = [
+    "Plan",
+    "attend",
+    "dequantize",
+    "interpreted",
+    "missing",
+    "plan_attend",
+    "plan_dequantize",
+    "plan_quantize",
+    "quantize",
+    "supports",
+]
+
 _STORED = {
     ScaleFormat.E8M0: torch.uint8,
     ScaleFormat.E4M3: torch.uint8,
@@ -28,11 +36,6 @@ _STORED = {
 }
 _TILE = 2048  # elements a program takes
 _WIDEST = 128  # elements of a row a program takes
-
-
-def interpreted() -> bool:
-    """Return whether Triton runs kernels on CPU tensors, step by step (set before Triton is imported)."""
-    return os.environ.get("TRITON_INTERPRET", "0") == "1"
 
 
 def missing() -> str | None:
@@ -91,7 +94,7 @@ def plan_quantize(x: Tensor, scheme: Scheme, axis: int, frozen: Tensor | None) -
         LOW=0.0 if element.kind is Kind.UNSIGNED else -element.max_normal,
         PER_ONE=1.0 / element.min_subnormal,
         NAN_CODE=element.nan_code or 0,
-        RULE=_RULES[scheme.rule],
+        RULE=RULES[scheme.rule],
     )
     return MXBlocks(packed, scales, scheme, x.shape, axis, global_scale, zeros), plan
 
@@ -111,7 +114,7 @@ def plan_dequantize(blocks: MXBlocks, dtype: torch.dtype) -> tuple[Tensor, Plan]
         ),
         scheme,
         blocks.axis,
-        SPECIALS=_SPECIALS[scheme.element.specials],
+        SPECIALS=SPECIALS[scheme.element.specials],
         STEP=scheme.element.min_subnormal,
     )
     return x, plan
@@ -124,7 +127,7 @@ def _empty_like(x: Tensor, axis: int, size: int, dtype: torch.dtype) -> Tensor:
 
 
 def _single_scale(x: Tensor, scheme: Scheme, frozen: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """The scale as stored; and for every element, as the kernel reads them, its divisor and whether broken."""
+    """The scale as stored; and for every element, as the kernel reads it, its divisor and whether broken."""
     dims = reach_dims(scheme.reach, x.dim())
     broken = (~x.isfinite()).sum(dims, keepdim=True) > 0
     if scheme.reach is Reach.ONE and scheme.element.nan_code is not None:
@@ -133,29 +136,12 @@ def _single_scale(x: Tensor, scheme: Scheme, frozen: Tensor | None) -> tuple[Ten
     return scales.stored, scales.divisor.float().expand(x.shape), broken.to(torch.uint8).expand(x.shape)
 
 
-class Plan(NamedTuple):
-    """One launch of one kernel: what `kernel[grid](*arguments, **constants)` is given."""
-
-    kernel: str
-    grid: tuple[int, ...]
-    arguments: tuple
-    constants: dict
-
-    def run(self, device: Tensor) -> None:
-        from mxviz.kernels.gpu import KERNELS
-
-        # Fusing a product and a sum would round once where the reference rounds twice.
-        with torch.cuda.device_of(device):
-            KERNELS[self.kernel][self.grid](*self.arguments, **self.constants, enable_fp_fusion=False)
-
-
 def _plan(kernel: str, tensors: tuple[Tensor | None, ...], scheme: Scheme, axis: int, **constants) -> Plan:
     """Plan a kernel over x, packed, scales, zeros (or what is broken) and NVFP4's global scale."""
     x, *rest, g = tensors
     g = None if g is None else g.expand(x.shape)
     bfloat16 = x.dtype is torch.bfloat16
-    raw = (x.view(torch.int16) if bfloat16 else x, *rest, g)
-    views = [None if t is None else _rows(t, axis) for t in raw]
+    views = [None if t is None else _rows(t, axis) for t in (raw(x), *rest, g)]
     tile = _tile(scheme, views[0], views[2])
     outer, middle, rows, n = views[0].shape
     tiles = outer * middle * -(-rows // tile["ROWS"]) * -(-n // tile["WIDTH"])
@@ -173,11 +159,11 @@ def _plan(kernel: str, tensors: tuple[Tensor | None, ...], scheme: Scheme, axis:
         dict(
             BFLOAT16=bfloat16,
             **_alignment(views[0], views[1]),
-            KIND=_KINDS[element.kind],
+            KIND=KINDS[element.kind],
             EMIN=element.emin,
             MANTISSA=element.mantissa_bits,
             BITS=element.bits,
-            SCALE=_SCALES[scheme.scale],
+            SCALE=SCALES[scheme.scale],
             **tile,
             **constants,
         ),
@@ -212,7 +198,7 @@ def _tile(scheme: Scheme, x: Tensor, scales: Tensor) -> dict[str, int]:
 
 
 def _alignment(x: Tensor, packed: Tensor) -> dict[str, int]:
-    """What divides outer strides, and sizes along memory: 16 (a wide access) or 1, so few variants compile."""
+    """What divides outer strides and sizes along memory: 16 (wide access) or 1, so few variants compile."""
 
     def by_16(*numbers: int) -> int:
         return 16 if all(number % 16 == 0 for number in numbers) else 1
