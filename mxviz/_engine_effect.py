@@ -6,13 +6,14 @@ Every position attends to keys and values that were quantized and dequantized as
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from mxviz._engine_probe import Probe
-from mxviz._engine_steps import forward
+from mxviz._engine_steps import Stopped, forward, interruptible
 from mxviz.cache import RoundTripCache
 from mxviz.formats import Recipe
 
@@ -44,35 +45,36 @@ def measure(
     *,
     backend: str = "auto",
     probe: Probe | None = None,
-    before_pass: Callable[[int], bool] = lambda _: False,
+    said: Callable[[int], None] = lambda _: None,
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> Effect | None:
     """Measure what recipes do to a model's next-token distribution, teacher-forced over one text.
 
     Args:
         model: a causal language model.
         ids: the text; every position counts.
-        recipes: lane to recipe; `exact` (none) is the one the others are compared with.
+        recipes: lane to recipe; `exact` (none) comes first and is what the others are compared with.
         backend: what quantizes.
         probe: watches the exact pass.
-        before_pass: told the number of the pass; returns whether to stop.
+        said: told before each pass, and before the comparison, how many passes are done.
+        should_stop: asked before every layer of a pass and every part of the comparison.
 
     Returns:
         The tables, or None where it was stopped.
     """
     tokens = torch.tensor([ids], device=model.device)
     heads: dict[str, Callable[[slice], Tensor]] = {}
-    for number, (lane, recipe) in enumerate(recipes.items()):
-        if before_pass(number):
-            return None
-        cache = RoundTripCache(model.config, recipe, backend=backend)
-        if lane == "exact" and probe is not None:
-            with probe.watching():
+    try:
+        for number, (lane, recipe) in enumerate(recipes.items()):
+            said(number)
+            cache = RoundTripCache(model.config, recipe, backend=backend)
+            watching = probe.watching() if lane == "exact" and probe is not None else nullcontext()
+            with watching, interruptible(model, should_stop):
                 heads[lane] = _teacher_forced(model, tokens, cache)
-        else:
-            heads[lane] = _teacher_forced(model, tokens, cache)
-    if before_pass(len(recipes)):
+        said(len(recipes))
+        return _compare(heads, tokens[0], should_stop)
+    except Stopped:
         return None
-    return _compare(heads, tokens[0])
 
 
 def _teacher_forced(model: Any, tokens: Tensor, cache: Any) -> Callable[[slice], Tensor]:
@@ -110,11 +112,15 @@ def _slices(positions: int, vocabulary: int) -> Iterator[slice]:
     return (slice(start, min(start + size, positions)) for start in range(0, positions, size))
 
 
-def _compare(heads: dict[str, Callable[[slice], Tensor]], tokens: Tensor) -> Effect:
+def _compare(
+    heads: dict[str, Callable[[slice], Tensor]], tokens: Tensor, should_stop: Callable[[], bool]
+) -> Effect:
     positions, vocabulary = len(tokens), heads["exact"](slice(0, 1)).shape[-1]
     tables: dict[str, dict[str, list[Tensor]]] = {lane: {} for lane in heads}
     top_ids, top_logprobs = [], []
     for some in _slices(positions, vocabulary):
+        if should_stop():
+            raise Stopped
         following = tokens[some.start + 1 : some.stop + 1]
         exact = None
         for lane, head in heads.items():

@@ -9,7 +9,15 @@ import torch
 from torch import Tensor
 
 from mxviz._engine_settings import Settings
-from mxviz._engine_steps import decode_one_token, draws, end_tokens, prefill, sample
+from mxviz._engine_steps import (
+    Stopped,
+    decode_one_token,
+    draws,
+    end_tokens,
+    interruptible,
+    prefill,
+    sample,
+)
 from mxviz.cache import MXCache
 from mxviz.formats import Recipe
 from mxviz.models import Loaded, TextStream
@@ -46,6 +54,17 @@ class LaneState:
         self.logits = prefill(self.model, prompt, self.cache)
         self.prefill_s = time.perf_counter() - started
 
+    def take_prompt(self, other: LaneState) -> None:
+        """Pack the keys and values another lane recorded while it read the prompt.
+
+        A prompt attends to its own exact keys and values, so reading it again would give the same bytes.
+        """
+        started = time.perf_counter()
+        for layer in range(len(self.cache.layers)):
+            self.cache.update(*other.cache.recorded(layer), layer)
+        self.logits = other.logits
+        self.prefill_s = time.perf_counter() - started
+
     def step(self, temperature: float, top_p: float, draw: float) -> None:
         """Add one token: feed the newest, choose the next."""
         started = time.perf_counter()
@@ -76,21 +95,32 @@ class LaneState:
         return self.cache.nbytes * _COUNTED_AT // self.model.dtype.itemsize
 
 
+def recorded_all(cache: MXCache) -> bool:
+    """Return whether a recording cache took in keys and values in every layer."""
+    return all(getattr(layer, "recording", ()) and layer.is_initialized for layer in cache.layers)
+
+
 def prefill_lanes(
     lanes: dict[str, LaneState],
     prompt: tuple[int, ...],
     should_stop: Callable[[], bool],
     said: Callable[[int], None],
 ) -> bool:
-    """Read the prompt into every lane's cache; return whether it came to the end.
+    """Bring the prompt into every lane's cache; return whether it came to the end.
 
-    The prompt attends to its own exact keys and values, so the first new token's logits are the same in all.
+    The exact lane reads it; the others take over what it recorded, where the record has every layer (a layer
+    of another kind, such as linear attention, has a state of its own and reads for itself).
     """
     for number, lane in enumerate(lanes.values()):
         said(number)
-        if should_stop():
+        if number and recorded_all(lanes["exact"].cache):
+            lane.take_prompt(lanes["exact"])
+            continue
+        try:
+            with interruptible(lane.model, should_stop):
+                lane.prefill(prompt)
+        except Stopped:
             return False
-        lane.prefill(prompt)
     said(len(lanes))
     return True
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -34,6 +36,30 @@ def forward(model: Any, ids: Tensor, cache: Any, last_only: bool = True) -> Tens
 @lru_cache
 def _parameters(model_class: type) -> frozenset[str]:
     return frozenset(inspect.signature(model_class.forward).parameters)
+
+
+class Stopped(Exception):
+    """Raised out of a model that was asked to stop in the middle of a pass."""
+
+
+@contextmanager
+def interruptible(model: Any, should_stop: Callable[[], bool]) -> Iterator[None]:
+    """Ask before every attention layer whether to stop: a pass over a long text takes many seconds.
+
+    Raises:
+        Stopped: out of the pass; what the cache holds then is of no use.
+    """
+
+    def ask(*_: Any) -> None:
+        if should_stop():
+            raise Stopped
+
+    handles = [m.register_forward_pre_hook(ask) for m in model.modules() if hasattr(m, "layer_idx")]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def prefill(model: Any, ids: tuple[int, ...], cache: Any) -> Tensor:

@@ -45,8 +45,8 @@ def run(
         loaded: the model; one run at a time uses it, others wait.
         settings: what to run.
         on_progress: called after every step, in this thread.
-        should_stop: asked before every step of every lane; a stopped run still gives a capture, with a note
-            and without what was not measured.
+        should_stop: asked before every step of every lane, and before every layer of a pass over the whole
+            text; a stopped run still gives a capture, with a note and without what was not measured.
 
     Raises:
         ValueError: for a prompt, length, recipe or layer that does not fit the model, a backend that is not
@@ -145,15 +145,17 @@ def _measure(
 ) -> tuple[Effect | None, Probe]:
     """Measure over prompt and exact text; the exact pass is probed for what the cache does not see."""
 
-    def before_pass(number: int) -> bool:
-        tell(_progress("measure", number, len(lanes), lanes))
-        return stop()
-
     layers = layers_to_record(lanes["exact"].cache, settings.layers)
     probe = Probe(loaded.model, layers, _spread(layers, QUERY_LAYERS))
     ids = (*prompt, *lanes["exact"].ids)
     effect = measure(
-        loaded.model, ids, settings.recipes(), backend=settings.backend, probe=probe, before_pass=before_pass
+        loaded.model,
+        ids,
+        settings.recipes(),
+        backend=settings.backend,
+        probe=probe,
+        said=lambda done: tell(_progress("measure", done, len(lanes), lanes)),
+        should_stop=stop,
     )
     return effect, probe
 

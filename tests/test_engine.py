@@ -12,10 +12,12 @@ import torch
 from transformers import DynamicCache
 
 from mxviz import models
+from mxviz._engine_lanes import LaneState
 from mxviz._engine_steps import decode_one_token, draws, prefill, sample
 from mxviz.cache import MXCache
 from mxviz.capture import LANES, Capture
 from mxviz.engine import Progress, Settings, run
+from mxviz.formats import Recipe
 
 PROMPT = "hello there, how are the ladybugs today?"
 
@@ -239,6 +241,28 @@ def test_a_lane_whose_logits_are_nan_ends_with_a_note() -> None:
     )
 
 
+@pytest.mark.parametrize("kind", tiny.MODELS)
+@pytest.mark.parametrize("recipe", ["nvfp4;sink=2", "k=mxfp4:axis=token;v=fp8_e4m3@tensor;residual=8"])
+def test_a_prompt_that_is_taken_over_gives_the_bytes_of_one_that_is_read(kind: str, recipe: str) -> None:
+    loaded, prompt = tiny_text.loaded(kind), tuple(tiny.prompt(37)[0].tolist())
+    exact, read, taken = (LaneState(*lane, "auto") for lane in _lanes(loaded, recipe))
+    with torch.inference_mode():
+        exact.prefill(prompt)
+        read.prefill(prompt)
+        taken.take_prompt(exact)
+        assert torch.equal(read.logits, taken.logits) and read.cache.nbytes == taken.cache.nbytes
+        for _ in range(12):
+            for lane in (read, taken):
+                lane.step(0.0, 1.0, 0.0)
+            assert torch.equal(read.logits, taken.logits)
+    assert read.ids == taken.ids
+
+
+def _lanes(loaded: models.Loaded, recipe: str) -> list[tuple]:
+    names = {"exact": "none", "micro": recipe, "single": recipe}
+    return [(name, loaded, Recipe.parse(text)) for name, text in names.items()]
+
+
 # Stopping, waiting, progress
 
 
@@ -255,28 +279,31 @@ def test_progress_tells_each_stage_and_the_texts_so_far() -> None:
     assert all(speed > 0 for speed in seen[-1].tokens_per_second.values())
 
 
-@pytest.mark.parametrize("asked", range(1, 27))
-def test_a_run_can_be_stopped_anywhere(asked: int, tmp_path) -> None:
-    loaded, calls = tiny_text.loaded(), iter(range(1, 1000))
-    capture = run(loaded, settings(), should_stop=lambda: next(calls) > asked)
-    whole = run(loaded, settings())
-    new = len(capture.lanes["exact"].token_ids)
-    assert capture.token_ids == whole.token_ids[: capture.prompt_tokens + new]
-    assert capture.tokens_held == capture.prompt_tokens + max(0, new - 1)
-    # 3 prefills and 18 lane steps are asked for, then 3 passes and the comparison
-    assert (capture.effect == {}) == (asked < 25)
-    if asked < 25:
+def test_a_run_can_be_stopped_anywhere(tmp_path) -> None:
+    loaded, asked = tiny_text.loaded(), []
+    whole = run(loaded, settings(), should_stop=lambda: bool(asked.append(0)))
+    layers, steps, parts = 2, 3 * 6, 1
+    assert len(asked) == layers + steps + 3 * layers + parts
+    for last in range(layers, len(asked)):
+        calls = iter(range(1, 1000))
+        capture = run(loaded, settings(), should_stop=lambda calls=calls, last=last: next(calls) > last)
+        new = len(capture.lanes["exact"].token_ids)
+        assert new == min(6, (last - layers + 2) // 3)
+        assert capture.token_ids == whole.token_ids[: capture.prompt_tokens + new]
+        assert capture.tokens_held == capture.prompt_tokens + max(0, new - 1)
+        assert capture.effect == {} and capture.keys_pre_rope == {}
         assert capture.notes[-1].startswith(f"stopped after {new} new token")
-        assert new == (max(0, asked - 3) + 2) // 3 if asked < 21 else new == 6
-    capture.save(tmp_path / "stopped.safetensors")
-    assert _same(Capture.load(tmp_path / "stopped.safetensors"), capture)
-    assert not loaded.lock.locked()
+        capture.save(tmp_path / "stopped.safetensors")
+        assert _same(Capture.load(tmp_path / "stopped.safetensors"), capture)
+        assert not loaded.lock.locked()
+    assert _same(run(loaded, settings()), whole)  # nothing is left behind
 
 
-def test_a_stop_before_anything_records_nothing() -> None:
-    loaded = tiny_text.loaded()
+@pytest.mark.parametrize("last", [0, 1])
+def test_a_stop_while_the_prompt_is_read_records_nothing(last: int) -> None:
+    loaded, calls = tiny_text.loaded(), iter(range(1, 1000))
     with pytest.raises(ValueError, match="stopped before the prompt was read"):
-        run(loaded, settings(), should_stop=lambda: True)
+        run(loaded, settings(), should_stop=lambda: next(calls) > last)
     assert not loaded.lock.locked()
 
 

@@ -70,18 +70,21 @@ def test_only_a_few_positions_of_logits_exist_at_once(monkeypatch: pytest.Monkey
     assert max(sizes) == 4
 
 
-def test_a_stop_before_a_pass_measures_nothing() -> None:
+def test_a_stop_in_any_pass_measures_nothing_and_leaves_no_hook() -> None:
     recipes = {lane: Recipe.parse(text) for lane, text in RECIPES.items()}
-    for last in range(4):
-        passes: list[int] = []
-
-        def before_pass(number: int, passes=passes, last=last) -> bool:
-            passes.append(number)
-            return number == last
-
+    model = tiny.llama()
+    for last, passes in enumerate([1, 1, 2, 2, 3, 3, 4]):
+        calls, said = iter(range(1, 100)), []
         with torch.inference_mode():
-            assert effect.measure(tiny.llama(), IDS, recipes, before_pass=before_pass) is None
-        assert passes == list(range(last + 1))
+            found = effect.measure(
+                model,
+                IDS,
+                recipes,
+                said=said.append,
+                should_stop=lambda calls=calls, last=last: next(calls) > last,
+            )
+        assert found is None and said == list(range(passes))
+        assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
 @pytest.mark.parametrize("kind", tiny.MODELS)
