@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> None:
     if args.out:
         capture.save(args.out)
     if args.html:
-        from mxviz.pictures import html_report
+        from mxviz.page import html_report
 
         Path(args.html).write_text(html_report(capture), encoding="utf-8")
     if args.json:

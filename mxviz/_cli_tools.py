@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import platform
+import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -43,14 +44,15 @@ def _table(rows: list[dict]) -> str:
     )
 
 
-def figure(args: argparse.Namespace) -> None:
-    """Draw one figure of a capture into a file."""
+def figure(args: argparse.Namespace) -> int:
+    """Draw one figure of a capture into a file; 1 where the browser that is needed is missing or fails."""
+    from mxviz.export import ExportError
     from mxviz.figures import FIGURES
 
     if args.list:
         for name, entry in FIGURES.items():
             print(f"{name:10} {entry.title}")
-        return
+        return 0
     if not (args.capture and args.name and args.out):
         raise ValueError(
             "expected: mxviz figure run.safetensors NAME -o FIG.svg; mxviz figure --list names them"
@@ -58,19 +60,16 @@ def figure(args: argparse.Namespace) -> None:
     from mxviz.pictures import write_picture
 
     check_writable(args.out)
-    path = write_picture(
-        Capture.load(args.capture),
-        args.name,
-        args.out,
-        layer=args.layer,
-        head=args.head,
-        part=args.part,
-        recipe=args.recipe,
-        baseline=args.baseline,
-        theme=args.theme,
-        size=args.size,
-    )
+    place = {name: getattr(args, name) for name in ("layer", "head", "part", "recipe", "baseline")}
+    try:
+        path = write_picture(
+            Capture.load(args.capture), args.name, args.out, **place, theme=args.theme, size=args.size
+        )
+    except ExportError as error:
+        print(f"mxviz: {error}", file=sys.stderr)
+        return 1
     print(path)
+    return 0
 
 
 def pack(args: argparse.Namespace) -> None:
@@ -163,8 +162,8 @@ def doctor(args: argparse.Namespace) -> None:
     """Print what this machine offers."""
     import torch
 
-    from mxviz.export import find_browser
     from mxviz._models_builtin import cache_folder
+    from mxviz.export import find_browser
     from mxviz.models import available
     from mxviz.ops import BACKENDS, pick, why_missing
 

@@ -73,7 +73,7 @@ def parser() -> argparse.ArgumentParser:
     figure.add_argument("--recipe", help="look through another recipe than the run's")
     figure.add_argument("--baseline", help="compare with another baseline than the run's")
     figure.add_argument("--theme", default="light", help="light or dark")
-    figure.add_argument("--size", default="slide", help="slide, square or paper")
+    figure.add_argument("--size", default="slide", help="slide (16:9), figure or phone")
     figure.set_defaults(command=_lazy("_cli_tools", "figure"))
 
     pack = commands.add_parser("pack", help="write the packed bytes of a capture, layout in the header")

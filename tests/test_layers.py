@@ -29,7 +29,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "engine": ("mxviz.engine", "mxviz._engine_*"),
     "analysis": ("mxviz.metrics", "mxviz.outliers", "mxviz.analysis", "mxviz.report", "mxviz.tensors"),
     "figures": ("mxviz.figures", "mxviz.figures.*"),
-    "export": ("mxviz.export", "mxviz._export_*", "mxviz.pictures"),
+    "export": ("mxviz.export", "mxviz._export_*", "mxviz.pictures", "mxviz.page"),
     "views": ("mxviz.views", "mxviz.views.*"),
     "cli": ("mxviz.cli", "mxviz._cli_*"),
     "app": ("app", "mxviz.__main__"),

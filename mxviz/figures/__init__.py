@@ -6,13 +6,24 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import plotly.graph_objects as go
+from plotly.graph_objects import Figure
 
 from mxviz.figures.error import error_maps
 from mxviz.figures.outliers import magnitude_map
 from mxviz.figures.scales import scale_map
 from mxviz.figures.theme import THEMES, Theme
 
-__all__ = ["FIGURES", "THEMES", "Family", "Theme", "alt_text", "error_maps", "magnitude_map", "scale_map"]
+__all__ = [
+    "FIGURES",
+    "THEMES",
+    "Family",
+    "Figure",
+    "Theme",
+    "alt_text",
+    "error_maps",
+    "magnitude_map",
+    "scale_map",
+]
 
 
 class Family(NamedTuple):

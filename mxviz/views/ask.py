@@ -140,5 +140,6 @@ def _collect() -> None:
     if job.capture is not None:
         st.session_state["capture"] = job.capture
         st.session_state["run"] = gallery.OWN
+        st.session_state["runs"] = st.session_state.get("runs", 0) + 1
     st.session_state["error"] = job.error
     st.session_state["job"] = None

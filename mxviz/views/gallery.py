@@ -23,13 +23,13 @@ def _load(name: str) -> Capture:
     return Capture.load(ASSETS / "gallery" / f"{name}.safetensors")
 
 
-def chosen() -> Capture | None:
-    """Draw the choice among the recorded runs and this session's own; return what is looked at."""
+def chosen() -> tuple[str, Capture | None]:
+    """Draw the choice among recorded runs and this session's own; return its name and the capture."""
     own = st.session_state.get("capture")
     names = [name for name in RUNS if (ASSETS / "gallery" / f"{name}.safetensors").is_file()]
     names += [OWN] if own is not None else []
     if not names:
-        return None
+        return "", None
     name = st.segmented_control(
         "Looking at",
         names,
@@ -39,4 +39,6 @@ def chosen() -> Capture | None:
         default=names[-1] if own is not None else names[0],
         persist_state="session",
     )
-    return own if name == OWN else _load(name)
+    if name == OWN:
+        return f"{OWN} {st.session_state['runs']}", own
+    return name, _load(name)

@@ -18,10 +18,10 @@ def page() -> None:
     ask.panel()
     if ask.running():
         return
-    capture = gallery.chosen()
+    run, capture = gallery.chosen()
     if capture is None:
         st.info("Press Generate to fill a cache; the pictures appear here.")
         return
     lanes.show(capture)
     numbers.show(capture)
-    head.explore(capture)
+    head.explore(capture, run)
