@@ -55,10 +55,14 @@ class RecipeCache(Cache):
             self.not_quantized[index] = f"{type(stock).__name__} of transformers"
             return stock
         window = getattr(stock, "sliding_window", None)
-        if index in self.recipe.skip:
-            self.not_quantized[index] = "skipped by the recipe"
-            return make_layer(_NONE, window)
-        return make_layer(self.recipe, window)
+        why = "skipped by the recipe" if index in self.recipe.skip else self._why_exact(window)
+        if why is not None:
+            self.not_quantized[index] = why
+        return make_layer(self.recipe if why is None else _NONE, window)
+
+    def _why_exact(self, window: int | None) -> str | None:
+        """Return why a layer with this sliding window stays exact whatever the recipe says, or None."""
+        return None
 
     @property
     def backend(self) -> str:

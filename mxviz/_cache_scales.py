@@ -6,12 +6,17 @@ import torch
 from torch import Tensor
 
 from mxviz._scales import reach_dims, set_global_scale, single_scale
-from mxviz.formats import Reach, ScaleFormat, Scheme
+from mxviz.formats import Axis, Reach, ScaleFormat, Scheme
 
 
 def is_scaled_per_row(scheme: Scheme) -> bool:
     """Whether every token brings scales of its own, as against one set that all share."""
     return scheme.is_blocked or scheme.reach is Reach.TOKEN
+
+
+def tokens_packed_at_once(scheme: Scheme) -> int:
+    """How many tokens must be there before any can be packed: a block where blocks run along tokens."""
+    return scheme.block if scheme.is_blocked and scheme.axis is Axis.TOKEN else 1
 
 
 def fixed_scales(x: Tensor, scheme: Scheme) -> Tensor | None:

@@ -7,9 +7,9 @@ from torch import Tensor
 
 from mxviz import ops
 from mxviz._cache_rows import Rows
-from mxviz._cache_scales import fill_pads, fixed_scales, is_scaled_per_row
+from mxviz._cache_scales import fill_pads, fixed_scales, is_scaled_per_row, tokens_packed_at_once
 from mxviz._hadamard import rotate, unrotate
-from mxviz.formats import Axis, ScaleFormat, Scheme
+from mxviz.formats import ScaleFormat, Scheme
 from mxviz.quantize import MXBlocks
 
 
@@ -37,8 +37,8 @@ class PartStore:
     def __init__(self, scheme: Scheme, sink: int, residual: int, turned: bool, backend: str) -> None:
         self.scheme, self.sink, self.residual = scheme, sink, residual
         self.turned, self.backend = turned, backend
-        self.along_tokens = scheme.is_blocked and scheme.axis is Axis.TOKEN
-        self.unit = scheme.block if self.along_tokens else 1
+        self.unit = tokens_packed_at_once(scheme)
+        self.along_tokens = self.unit > 1
         self.scale_per_row = is_scaled_per_row(scheme)
         self._rows_of_unit = (self.unit * scheme.element.bits // 8) if self.along_tokens else 1
         self.reset()

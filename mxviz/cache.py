@@ -14,6 +14,7 @@ from torch import Tensor
 from mxviz._cache_base import RecipeCache
 from mxviz._cache_layers import PARTS, MXLayer
 from mxviz._cache_round_trip import RoundTripLayer
+from mxviz._cache_scales import tokens_packed_at_once
 from mxviz.formats import Recipe, Scheme
 from mxviz.quantize import MXBlocks
 
@@ -40,6 +41,14 @@ class MXCache(RecipeCache):
 
     def __repr__(self) -> str:
         return f"MXCache({str(self.recipe)!r}, {len(self)} layers, {self.tokens_held} tokens)"
+
+    def _why_exact(self, window: int | None) -> str | None:
+        quantized = [scheme for scheme in (self.recipe.key, self.recipe.value) if not scheme.is_none]
+        if window is None or not quantized:
+            return None
+        if any(window >= self.recipe.residual + tokens_packed_at_once(scheme) for scheme in quantized):
+            return None
+        return f"its window of {window} tokens holds no more than what stays exact"
 
     @property
     def _mx_layers(self) -> list[MXLayer]:
@@ -115,6 +124,12 @@ class MXCache(RecipeCache):
             why = self.not_quantized.get(layer, f"this model has layers 0 to {len(self) - 1}")
             raise ValueError(f"layer {layer} holds no keys or values of mxviz: {why}")
         return getattr(found, part)
+
+    def activate_past_recording(self) -> None:
+        """Hold back packing until the next `crop`, so that a crop leaves no trace (assisted decoding)."""
+        for layer in self.layers:
+            if hasattr(layer, "activate_past_recording"):
+                layer.activate_past_recording()
 
     def crop(self, tokens_to_remove: int) -> None:
         """Remove the newest tokens: -n removes n, a positive number is the length that stays."""

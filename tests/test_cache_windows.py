@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pytest
+import tiny
 import torch
 from cache_cases import fill, mx, reachable_bytes, same, sliding, states, stored
 
+from mxviz.cache import MXCache
 
-@pytest.mark.parametrize("recipe", ["none", "fp8_e4m3@one", "mxint8", "mxint8:axis=token"])
+
+@pytest.mark.parametrize("recipe", ["none", "fp8_e4m3@one", "mxint8"])
 def test_a_window_of_eight(recipe):  # G6
     cache = sliding(recipe)
     steps = [10 + i / 10 for i in range(10)]
@@ -47,3 +50,13 @@ def test_sinks_are_ignored_where_a_window_slides():
     for cache in (with_sinks, without):
         fill(cache, *states(20), [20])
     assert same(stored(with_sinks), stored(without))
+
+
+def test_a_window_that_would_quantize_nothing_is_refused_or_marked():
+    for recipe in ("mxfp4:axis=token", "mxfp4;residual=8", "kivi4"):
+        with pytest.raises(ValueError, match="window of 8 tokens"):
+            sliding(recipe)
+    assert not sliding("k=mxfp4:axis=token;v=mxfp4").not_quantized
+    assert not sliding("none").not_quantized
+    cache = MXCache(tiny.gemma3().config, "mxfp4:axis=token")
+    assert list(cache.not_quantized) == [0] and "window of 8" in cache.not_quantized[0]
