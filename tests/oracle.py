@@ -195,7 +195,7 @@ def _zero_point_block(block: np.ndarray, element: Element, broken: np.ndarray) -
     low = np.min(np.where(finite, block, np.inf), -1, keepdims=True)
     high = np.max(np.where(finite, block, -np.inf), -1, keepdims=True)
     none = low > high
-    low, high = np.where(none, F32(0), low), np.where(none, F32(0), high)
+    low, high = np.where(none, F32(0), low) + F32(0), np.where(none, F32(0), high)  # a minimum of -0 is 0
     top = F32(element.grid[-1])
     s = np.minimum((high - low) / top, F32(65504)).astype(np.float16)
     s = np.where(s == 0, np.float16(1), s)
