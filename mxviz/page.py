@@ -86,7 +86,7 @@ def numbers_html(capture: Capture, numbers: dict) -> str:
         numbers: its report.
     """
     cards = [
-        _card("Cache held", _held(numbers, "micro"), _held(numbers, "single"), _held_exact(numbers)),
+        _card("Bytes per token", _per_token(numbers, "micro"), _per_token(numbers, "single"), _held(numbers)),
         _card(
             "Bits per element",
             _n(numbers["bits_per_element"]["micro"], ".2f"),
@@ -118,18 +118,18 @@ def _card(title: str, micro: str, single: str, reference: str) -> str:
     )
 
 
-def _held(numbers: dict, lane: str) -> str:
+def _per_token(numbers: dict, lane: str) -> str:
     stored, exact = numbers["bytes_per_token"][lane], numbers["bytes_per_token"]["exact"]
     if not stored or not exact:
         return "n/a"
-    return f"{_bytes(numbers['stored_bytes'][lane])} <small>{exact / stored:.1f}× smaller</small>"
+    return f"{stored:,.0f} <small>{exact / stored:.1f}× smaller</small>"
 
 
-def _held_exact(numbers: dict) -> str:
-    return (
-        f"{_bytes(numbers['stored_bytes']['exact'])} in bfloat16, "
-        f"{numbers['bytes_per_token']['exact']:,.0f} bytes a token"
-    )
+def _held(numbers: dict) -> str:
+    exact, tokens = numbers["bytes_per_token"]["exact"], numbers["tokens_held"]["exact"]
+    if not exact:
+        return "not measured"
+    return f"{exact:,.0f} in bfloat16; {tokens:,} tokens fill {_bytes(numbers['stored_bytes']['exact'])}"
 
 
 def _bytes(count: float) -> str:

@@ -230,7 +230,7 @@ def _error_sentence(view: HeadView, part: str) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
+    return f"{100 * share:.1f}\N{NO-BREAK SPACE}%"
 
 
 _DRAWN = {"scales": _scales, "outliers": _outliers, "error": _error}

@@ -83,7 +83,7 @@ def test_a_newcomer_generates_and_sees_what_it_did(page, server):
         )
     )
     assert cards["Bits per element"] == "4.25"
-    assert "3.8× smaller" in cards["Cache held"]
+    assert cards["Bytes per token"].split() == ["6,120", "3.8×", "smaller"]
     assert re.fullmatch(r"\d+\.\d dB", cards["Key SQNR"]) and re.fullmatch(r"\d+\.\d dB", cards["Value SQNR"])
     assert re.fullmatch(r"\d\.\d{3} nats", cards["Next-token KL"])
     assert re.fullmatch(r"\d+%", cards["Same top token"])

@@ -13,18 +13,20 @@ from mxviz.views import style
 
 
 @st.fragment
-def explore(capture: Capture, run: str) -> None:
+def explore(capture: Capture, run: str, width: int) -> None:
     """Choose a layer, a head and a part; draw the three figures of it.
 
     Args:
         capture: what is looked into.
         run: a name of its own for it, so that every run remembers where one looked.
+        width: CSS pixels to lay the figures out for.
     """
     st.html('<div class="mx-section"><h2>Into the cache</h2></div>')
     part, layer, head = _place(capture, run)
     for name in ("outliers", "scales", "error"):
         family = FIGURES[name]
-        figure = picture(capture, name, layer=layer, head=head, part=part, theme=style.theme().name)
+        place = {"layer": layer, "head": head, "part": part}
+        figure = picture(capture, name, **place, theme=style.theme().name, width=width)
         st.plotly_chart(
             figure, theme=None, width="stretch", key=f"figure-{name}", alt=alt_text(figure), config=_CONFIG
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from mxviz.views import ask, gallery, head, lanes, numbers
+from mxviz.views import ask, gallery, head, lanes, numbers, viewport
 
 
 def page() -> None:
@@ -24,4 +24,4 @@ def page() -> None:
         return
     lanes.show(capture)
     numbers.show(capture)
-    head.explore(capture, run)
+    head.explore(capture, run, viewport.width())
