@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -46,6 +47,7 @@ class Frame:
     sizes: Sizes
     width: int
     height: int
+    left: float
     right: float
     head: float
     foot: float
@@ -53,7 +55,7 @@ class Frame:
 
     @property
     def plot_width(self) -> float:
-        return self.width - self.sizes.left - self.right
+        return self.width - self.left - self.right
 
     @property
     def compact(self) -> bool:
@@ -110,7 +112,8 @@ def start(
     """
     sizes = sizes_for(width)
     right = gutter + sizes.pad
-    ticks = _ticks(columns, width - sizes.left - right, sizes, is_compact(width))
+    left = _left(panels, sizes)
+    ticks = _ticks(columns, width - left - right, sizes, is_compact(width))
     room = width - 2 * sizes.pad
     titles, notes = wrap(title, room, sizes.title * 1.08), wrap(subtitle, room, sizes.subtitle)
     under_title = sizes.pad + len(titles) * LINE * sizes.title
@@ -120,9 +123,10 @@ def start(
         sizes=sizes,
         width=width,
         height=height,
+        left=left,
         right=right,
         head=under_title + len(notes) * LINE * sizes.subtitle + 4,
-        foot=ticks.height + LINE * sizes.tick * (1 + legend * is_compact(width)) + 18,
+        foot=ticks.height + LINE * sizes.tick * (1 + 1.15 * legend * is_compact(width)) + 18,
     )
     _place(frame, panels)
     _titles(frame, titles, notes, under_title)
@@ -144,6 +148,12 @@ def _ticks(columns: Columns, width: float, sizes: Sizes, compact: bool) -> Token
         window=columns.window,
         limit=12 if compact else 16,
     )
+
+
+def _left(panels: Sequence[Panel], sizes: Sizes) -> float:
+    """Return the pixels that channel ticks and the axis's name take to the left of the panels."""
+    texts = (re.sub("<[^>]+>", "", text) for panel in panels for text in panel.ticks.values())
+    return max(sizes.left, 2.2 * sizes.tick + 12 + max(text_width(text, sizes.tick) for text in texts))
 
 
 def room(width: int) -> int:
@@ -188,7 +198,7 @@ def _titles(frame: Frame, titles: list[str], notes: list[str], under_title: floa
             **{"y": 1, "yref": "container", "yanchor": "top"},
         },
         margin={
-            **{"l": sizes.left, "r": frame.right, "t": frame.head, "b": frame.foot},
+            **{"l": frame.left, "r": frame.right, "t": frame.head, "b": frame.foot},
             **{"pad": 0, "autoexpand": False},
         },
     )
@@ -197,7 +207,7 @@ def _titles(frame: Frame, titles: list[str], notes: list[str], under_title: floa
             "<br>".join(map(escape, notes)),
             align="left",
             font={"size": sizes.subtitle, "color": frame.theme.muted},
-            xshift=sizes.pad - sizes.left,
+            xshift=sizes.pad - frame.left,
             y=frame.y(under_title),
             yanchor="top",
             name="subtitle",

@@ -21,7 +21,10 @@ def channel_ticks(
     wanted = 8 if frequent else 4
     step = next((s for s in (1, 2, 4, 8, 16, 32, 64, 128, 256) if channels / s <= wanted), 512)
     ticks = {float(c): str(c) for c in range(0, channels, step)}
-    strong = {float(c): f'<b style="color:{colour}">{c}</b>' for c in marked}
+    strong: dict[float, str] = {}
+    for c in sorted(set(marked)):
+        if all(c - other > step / 2 for other in strong):
+            strong[float(c)] = f'<b style="color:{colour}">{c}</b>'
     last = (
         {} if any(channels - 1 - c < step / 2 for c in strong) else {float(channels - 1): str(channels - 1)}
     )

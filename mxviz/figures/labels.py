@@ -176,9 +176,12 @@ def token_ticks(
 def _candidates(
     tokens: Sequence[str], columns: range, priority: Collection[int], pitch: float, size: float
 ) -> dict[int, None]:
-    """Columns in the order they are offered a place: wanted ones, special tokens, then an even spread."""
+    """Columns in the order they are offered a place: wanted ones, special tokens (a third of the places
+    at most, or they would be all there is), then an even spread."""
     order = dict.fromkeys(i for i in priority if i in columns)
-    order.update(dict.fromkeys(i for i in columns if is_special(tokens[i])))
     stride = max(1, int(-(-1.7 * size // pitch)))
+    special = [i for i in columns if is_special(tokens[i])]
+    places = max(1, len(columns) // stride)
+    order.update(dict.fromkeys(special[:: 1 + 3 * len(special) // places] if stride > 1 else special))
     order.update(dict.fromkeys(columns[::stride]))
     return order

@@ -172,13 +172,15 @@ def _colours(log: Array) -> tuple[float, float, dict[float, str], bool]:
     """Return the ends of the colour axis, its ticks, and whether it goes in steps of one power of two."""
     real = log[np.isfinite(log)]
     low, high = (float(real.min()), float(real.max())) if real.size else (0.0, 0.0)
+    if low == high:
+        return low - 0.5, high + 0.5, {low: number(2.0**low)}, True
     whole = bool((real == np.round(real)).all())
     exponents = range(int(np.floor(low)), int(np.ceil(high)) + 1)
     every = -(-len(exponents) // 8)
     ticks = {float(e): power(e) for e in exponents if (e - exponents[-1]) % every == 0}
     if whole and len(exponents) <= MAX_STEPS:
         return low - 0.5, high + 0.5, ticks, True
-    return (low, high, ticks, False) if high > low else (low - 0.5, high + 0.5, ticks, False)
+    return low, high, ticks, False
 
 
 def power(exponent: int) -> str:

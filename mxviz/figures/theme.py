@@ -120,8 +120,8 @@ class Sizes:
     left: int
 
 
-WIDE = Sizes(title=27, subtitle=16, heading=17, tick=14, pad=24, left=74)
-COMPACT = Sizes(title=18, subtitle=13, heading=14, tick=12, pad=14, left=52)
+WIDE = Sizes(title=27, subtitle=16, heading=17, tick=14, pad=24, left=68)
+COMPACT = Sizes(title=18, subtitle=13, heading=14, tick=12, pad=14, left=48)
 
 
 def theme_named(name: str) -> Theme:
@@ -189,6 +189,7 @@ def base_layout(theme: Theme, *, width: int, height: int) -> dict[str, Any]:
             "align": "left",
             "namelength": 0,
         },
+        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": theme.muted, "activecolor": theme.ink},
         "hovermode": "closest",
         "dragmode": "zoom",
         "showlegend": False,
