@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from functools import cache
-from importlib import import_module
 from importlib.util import find_spec
-from types import ModuleType
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from mxviz import _scales as reference_scales
 from mxviz import quantize as reference
 from mxviz.backends import _numba_host as host
-from mxviz.formats import SCHEMES, ElementFormat, Kind, Reach, ScaleFormat, Scheme, Specials
+from mxviz.backends._cpu_attend import attend
+from mxviz.backends._cpu_plan import WIDTHS, Plan, address, kernels, plan_of
+from mxviz.formats import SCHEMES, Reach, ScaleFormat, Scheme
 from mxviz.quantize import MXBlocks, packed_bytes
 
-_WIDTHS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+__all__ = ["attend", "dequantize", "missing", "quantize", "supports", "threads", "warm_up"]
+
 _CHUNK = 64  # tokens over which one thread measures the channels of `@channel`
 
 
@@ -40,64 +39,6 @@ def threads() -> int:
     return torch.get_num_threads()
 
 
-@cache
-def _kernels() -> ModuleType:
-    """The kernels; they are imported once the compiled code has its folder."""
-    host.set_cache_folder()
-    for name in ("scales", "quantize", "dequantize"):
-        import_module(f"mxviz.kernels.cpu.{name}")
-    return import_module("mxviz.kernels.cpu")
-
-
-class _Plan:
-    """A scheme as the numbers the kernels take, and where they lie."""
-
-    def __init__(self, scheme: Scheme) -> None:
-        from mxviz.kernels.cpu._base import Kind as Kinds
-        from mxviz.kernels.cpu._base import Plan, Rule, Scale
-
-        element = scheme.element
-        numbers = {
-            Plan.KIND: Kinds[element.kind.name],
-            Plan.BITS: element.bits,
-            Plan.MANTISSA: element.mantissa_bits,
-            Plan.EMIN_BITS: (element.emin + 127) << 23,
-            Plan.MAX_BITS: _bits(element.max_normal),
-            Plan.STEP_BITS: _bits(element.min_subnormal),
-            Plan.EMAX: element.emax,
-            Plan.NONFINITE: element.nan_code or 0,
-            Plan.LAST_FINITE: _last_finite(element),
-            Plan.INFINITE: _last_finite(element) + 1 if element.specials is Specials.IEEE else -1,
-            Plan.SCALE: Scale[scheme.scale.name],
-            Plan.RULE: Rule[scheme.rule.name],
-            Plan.BLOCK: scheme.block if scheme.is_blocked else 1,
-        }
-        self.scheme = scheme
-        self.array = np.array([numbers[field] for field in Plan], np.int64)
-
-
-def _bits(number: float) -> int:
-    return int(np.float32(number).view(np.int32))
-
-
-def _last_finite(element: ElementFormat) -> int:
-    """The largest magnitude code that is a finite number."""
-    return element.values.index(element.max_normal) if element.kind is Kind.FLOAT else 255
-
-
-_plans: dict[int, _Plan] = {}
-
-
-def _plan(scheme: Scheme) -> _Plan:
-    """The numbers of a scheme, kept by identity: hashing a scheme takes longer than a small call."""
-    plan = _plans.get(id(scheme))
-    if plan is None or plan.scheme is not scheme:
-        if len(_plans) > 256:
-            _plans.clear()
-        plan = _plans[id(scheme)] = _Plan(scheme)
-    return plan
-
-
 def _four(x: Tensor) -> Tensor:
     """`x` as [batch, heads, tokens, dim]; a view wherever that is possible."""
     if x.dim() == 4:
@@ -111,10 +52,6 @@ def _dense(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
 
 
-def _address(x: Tensor | None) -> int:
-    return 0 if x is None else x.data_ptr()
-
-
 def _along(shape: torch.Size, axis: int, size: int) -> list[int]:
     """`shape` with another size along an axis."""
     changed = list(shape)
@@ -122,10 +59,10 @@ def _along(shape: torch.Size, axis: int, size: int) -> list[int]:
     return changed
 
 
-def _units(plan: _Plan, axis: int, shape: torch.Size) -> int:
+def _units(plan: Plan, axis: int, shape: torch.Size) -> int:
     """Tiles that the kernels along an axis work through."""
     batch, heads, tokens, dim = shape
-    sizes = _kernels().quantize
+    sizes = kernels().quantize
     columns = min(dim, sizes.TILE if axis == -1 else sizes.COLUMNS)
     block = plan.scheme.block if plan.scheme.is_blocked else sizes.ROWS
     rows = sizes.TILE // columns if axis == -1 else block
@@ -136,10 +73,10 @@ def quantize(x: Tensor, scheme: Scheme, axis: int, frozen: Tensor | None) -> MXB
     """See `mxviz.quantize.quantize`; along a dimension before the tokens, which no cache does, it is that."""
     if axis < -2 or x.numel() == 0:
         return reference.quantize(x, scheme, axis, frozen=frozen)
-    kernels, plan, shape = _kernels().quantize, _plan(scheme), x.shape
+    plan, shape = plan_of(scheme), x.shape
     x = _dense(x.detach())
     _, heads, tokens, dim = x.shape
-    source = (x.data_ptr(), _WIDTHS[x.dtype], *x.stride()[:3], heads, tokens, dim)
+    source = (x.data_ptr(), WIDTHS[x.dtype], *x.stride()[:3], heads, tokens, dim)
     packed = torch.empty(
         _along(shape, axis, packed_bytes(shape[axis], scheme.element.bits)), dtype=torch.uint8
     )
@@ -159,12 +96,13 @@ def quantize(x: Tensor, scheme: Scheme, axis: int, frozen: Tensor | None) -> MXB
         *source,
         packed.data_ptr(),
         scales.data_ptr(),
-        _address(zeros),
-        _address(spread),
+        address(zeros),
+        address(spread),
         *strides,
         plan.array,
     )
-    kernel = kernels.quantize_rows if axis == -1 else kernels.quantize_columns
+    both = kernels().quantize
+    kernel = both.quantize_rows if axis == -1 else both.quantize_columns
     host.spread(kernel, arguments, _units(plan, axis, x.shape), x.numel())
     return MXBlocks(packed, scales, scheme, shape, axis, given, zeros)
 
@@ -174,7 +112,7 @@ def _row_amax(source: tuple, shape: torch.Size, finite_only: bool) -> Tensor:
     heads, tokens, dim = source[5:]
     rows = shape.numel() // dim
     amax = torch.empty(rows, dtype=torch.int32)
-    host.spread(_kernels().scales.amax_rows, (*source, finite_only, amax.data_ptr()), rows, rows * dim)
+    host.spread(kernels().scales.amax_rows, (*source, finite_only, amax.data_ptr()), rows, rows * dim)
     return amax.view(-1, heads, tokens)
 
 
@@ -200,15 +138,15 @@ def _single_scales(
         outer, parts, inner = shape.numel() // (tokens * dim), -(-tokens // _CHUNK), dim
         amax = torch.empty(outer, parts, inner, dtype=torch.int32)
         arguments = (*source, _CHUNK, amax.data_ptr())
-        host.spread(_kernels().scales.amax_columns, arguments, outer * parts, shape.numel())
+        host.spread(kernels().scales.amax_columns, arguments, outer * parts, shape.numel())
     else:
         amax = _row_amax(source, shape, False)
         outer, inner = torch.Size(kept).numel(), 1
         parts = amax.numel() // outer
     stored, divisor = torch.empty(kept), torch.empty(kept)
     frozen = None if frozen is None else frozen.float().expand(kept).contiguous()
-    _kernels().scales.single_scales(
-        amax.data_ptr(), outer, parts, inner, scheme.element.max_normal, _address(frozen), constant,
+    kernels().scales.single_scales(
+        amax.data_ptr(), outer, parts, inner, scheme.element.max_normal, address(frozen), constant,
         stored.data_ptr(), divisor.data_ptr(),
     )  # fmt: skip
     return stored, divisor
@@ -220,7 +158,7 @@ def dequantize(blocks: MXBlocks, dtype: torch.dtype) -> Tensor:
     out = torch.empty(shape)
     if axis < -2 or out.numel() == 0:
         return blocks.dequantize(dtype)
-    plan, packed = _plan(scheme), _dense(blocks.packed)
+    plan, packed = plan_of(scheme), _dense(blocks.packed)
     scales, zeros, given = blocks.scales, blocks.zeros, blocks.global_scale
     scales = _four(scales) if scheme.is_blocked else _four(scales.expand(shape))
     if scales.stride(-1) > 1:
@@ -233,12 +171,12 @@ def dequantize(blocks: MXBlocks, dtype: torch.dtype) -> Tensor:
     target = _four(out)
     _, heads, tokens, dim = target.shape
     arguments = (
-        packed.data_ptr(), *packed.stride()[:3], scales.data_ptr(), _address(zeros), *scales.stride(),
-        _address(given), 0 if given is None else given.stride(0), heads, tokens, dim, out.data_ptr(),
+        packed.data_ptr(), *packed.stride()[:3], scales.data_ptr(), address(zeros), *scales.stride(),
+        address(given), 0 if given is None else given.stride(0), heads, tokens, dim, out.data_ptr(),
         plan.array,
     )  # fmt: skip
-    kernels = _kernels().dequantize
-    kernel = kernels.dequantize_rows if axis == -1 else kernels.dequantize_columns
+    both = kernels().dequantize
+    kernel = both.dequantize_rows if axis == -1 else both.dequantize_columns
     host.spread(kernel, arguments, _units(plan, axis, target.shape), out.numel())
     return out if dtype is torch.float32 else out.to(dtype)
 

@@ -1,0 +1,264 @@
+"""Attention over packed keys and values: online softmax over tiles, nothing unpacked to memory.
+
+Source: the split form of FlashAttention (arXiv 2307.08691): each split of the tokens keeps its own maximum,
+sum and weighted values, and a merge brings them to one softmax.
+"""
+
+from __future__ import annotations
+
+import math
+from enum import IntEnum
+from functools import partial
+
+import numpy as np
+from numba import njit
+
+from mxviz.kernels.cpu._base import I32, bits_of, device, f32, float_of, kernel, u8
+from mxviz.kernels.cpu.tiles import Held, fill, segment_end
+
+# Sums in any order, fused products: attention promises a tolerance, not bytes.
+_loose = partial(njit, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
+
+ROWS = 32
+"""Query rows (heads of a group × queries) that share one decoded tile."""
+
+_TILE = 64  # tokens of a tile
+_TILE_NUMBERS = 8192  # numbers of a tile at most, so that it stays in the first-level cache
+_LOG2_E, _LN2_HIGH, _LN2_LOW = np.float32(1.44269504), np.float32(0.693359375), np.float32(-2.12194440e-4)
+_ROUND = np.float32(1.5 * 2**23)
+
+
+class Mask(IntEnum):
+    """What a mask is made of."""
+
+    NONE = 0
+    ADDED = 1
+    BOOLEAN = 2
+
+
+@device
+def _exp(x):
+    """e**x of x ≤ 0 to 2e-7, in operations that become vectors; 0 below the normal numbers; NaN stays."""
+    x = np.float32(-87.5) if x < np.float32(-87.5) else x
+    shifted = np.float32(np.float32(x * _LOG2_E) + _ROUND)  # its low bits hold the nearest whole number
+    n = np.float32(shifted - _ROUND)
+    r = x - n * _LN2_HIGH - n * _LN2_LOW
+    p = np.float32(1.9875691500e-4)
+    p = p * r + np.float32(1.3981999507e-3)
+    p = p * r + np.float32(8.3334519073e-3)
+    p = p * r + np.float32(4.1665795894e-2)
+    p = p * r + np.float32(1.6666665459e-1)
+    p = p * r + np.float32(5.0000001201e-1)
+    p = p * r * r + r + np.float32(1.0)
+    whole = I32(bits_of(shifted) - bits_of(_ROUND))
+    value = p * float_of(I32(I32(max(whole, I32(-126)) + I32(127)) << I32(23)))
+    return np.float32(0.0) if x <= np.float32(-87.0) else np.float32(value)
+
+
+@_loose
+def _scores(query, keys, n, dim, out):
+    """Products of a query with n keys (float32 addresses); four keys at a time share the query's loads."""
+    q = f32(query)
+    for t in range(0, n - 3, 4):
+        k0, k1 = f32(keys + 4 * t * dim), f32(keys + 4 * (t + 1) * dim)
+        k2, k3 = f32(keys + 4 * (t + 2) * dim), f32(keys + 4 * (t + 3) * dim)
+        s0 = s1 = s2 = s3 = np.float32(0.0)
+        for i in range(dim):
+            s0 += q[i] * k0[i]
+            s1 += q[i] * k1[i]
+            s2 += q[i] * k2[i]
+            s3 += q[i] * k3[i]
+        out[t], out[t + 1], out[t + 2], out[t + 3] = s0, s1, s2, s3
+    for t in range(n - n % 4, n):
+        k0 = f32(keys + 4 * t * dim)
+        s0 = np.float32(0.0)
+        for i in range(dim):
+            s0 += q[i] * k0[i]
+        out[t] = s0
+
+
+@_loose
+def _weigh(weights, values, n, dim, out):
+    """Add n values (float32 address) to out by weight, four at a time."""
+    for t in range(0, n - 3, 4):
+        v0, v1 = f32(values + 4 * t * dim), f32(values + 4 * (t + 1) * dim)
+        v2, v3 = f32(values + 4 * (t + 2) * dim), f32(values + 4 * (t + 3) * dim)
+        w0, w1, w2, w3 = weights[t], weights[t + 1], weights[t + 2], weights[t + 3]
+        for i in range(dim):
+            out[i] += w0 * v0[i] + w1 * v1[i] + w2 * v2[i] + w3 * v3[i]
+    for t in range(n - n % 4, n):
+        v0, w0 = f32(values + 4 * t * dim), weights[t]
+        for i in range(dim):
+            out[i] += w0 * v0[i]
+
+
+@_loose
+def _weights(scores, n, top):
+    """Turn n scores into e**(score - top), in place; return their sum."""
+    total = np.float32(0.0)
+    for t in range(n):
+        scores[t] = _exp(scores[t] - top)
+        total += scores[t]
+    return total
+
+
+@device
+def _masked(scores, n, mask, kind, stride, softcap):
+    """Cap and mask n scores in place; return the largest."""
+    if softcap > 0.0:
+        for t in range(n):
+            scores[t] = np.float32(softcap * math.tanh(scores[t] / softcap))
+    if kind == Mask.ADDED:
+        added = f32(mask)
+        for t in range(n):
+            scores[t] += added[t * stride]
+    elif kind == Mask.BOOLEAN:
+        kept = u8(mask)
+        for t in range(n):
+            scores[t] = scores[t] if kept[t * stride] else np.float32(-np.inf)
+    top = np.float32(-np.inf)
+    for t in range(n):
+        top = scores[t] if scores[t] > top else top
+    return top
+
+
+@device
+def _score_tile(key, plan, place, t0, t1, queries, row, count, scratch, numbers, scores):
+    """Scores of `count` query rows, from `row` on, with the keys of tokens t0 … t1 - 1."""
+    start, dim = 0, key[Held.DIM]
+    for segment in range(3):
+        end = segment_end(key, segment)
+        a, b = max(t0, start), min(t1, end)
+        if a < b:
+            fill(key, plan, segment, place, a - start, b - start, scratch, numbers)
+            source = queries[1] if segment == 1 else queries[0]
+            for r in range(count):
+                _scores(source + 4 * (row + r) * dim, numbers, b - a, dim, scores[r, a - t0 :])
+        start = end
+
+
+@device
+def _weigh_tile(value, plan, place, t0, t1, apart, count, scratch, numbers, weights, weighted):
+    """Add the values of tokens t0 … t1 - 1 by weight, those of the packed part apart where that is asked."""
+    start, width = 0, value[Held.DIM]
+    for segment in range(3):
+        end = segment_end(value, segment)
+        a, b = max(t0, start), min(t1, end)
+        if a < b:
+            fill(value, plan, segment, place, a - start, b - start, scratch, numbers)
+            side = width if segment == 1 and apart == 2 else 0
+            for r in range(count):
+                _weigh(weights[r, a - t0 :], numbers, b - a, width, weighted[r, side:])
+        start = end
+
+
+@device
+def _soften(scores, n, highest, top, weight, weighted):
+    """Turn n scores of a row into weights under the maximum so far; return that and the sum so far."""
+    highest = max(top, highest)
+    if highest == -np.inf:  # nothing but masked tokens yet
+        scores[:n] = np.float32(0.0)
+        return top, weight
+    if highest > top:
+        shrink = np.float32(0.0) if top == -np.inf else _exp(np.float32(top - highest))
+        for i in range(len(weighted)):
+            weighted[i] *= shrink
+        weight *= shrink
+    return highest, np.float32(weight + _weights(scores, n, highest))
+
+
+@kernel
+def attend_splits(
+    query, turned, group, queries, heads, key, key_plan, value, value_plan,
+    mask, mask_kind, mb, mh, mq, mk, softcap, split, apart, acc, sums, first, last,
+):  # fmt: skip
+    """Attend to one split of the tokens. A unit is (batch, KV head, tile of query rows, split).
+
+    Args:
+        query, turned: addresses of float32 `[batch, heads, group · queries, key dim]`, scaled; turned is what
+            packed keys are scored with (the same, unless they were rotated).
+        key, value: arrays that `Held` describes, with their plans.
+        mask: address of `[batch, heads · group, queries, tokens]` with its strides in elements.
+        split: tokens of a split.
+        apart: 2 where values of the packed part are summed apart from the exact ones, else 1.
+        acc, sums: addresses of float32 `[batch · heads, rows, splits, apart · value dim]` and `[…, 2]`, the
+            latter the split's maximum and its sum; written whole.
+    """
+    rows, dim, width = group * queries, key[Held.DIM], value[Held.DIM]
+    total = segment_end(key, 2)
+    splits, row_tiles = (total + split - 1) // split, (rows + ROWS - 1) // ROWS
+    tile = _TILE
+    while tile > 8 and tile * max(dim, width) > _TILE_NUMBERS:
+        tile //= 2
+    most = tile * max(dim, width)
+    buffer, codes, divisor = (
+        np.empty(most, np.float32),
+        np.empty(most + 4, np.uint8),
+        np.empty(most, np.float32),
+    )
+    key_scratch = (codes, divisor, np.zeros(most, np.float32))
+    value_scratch = (codes, divisor, np.zeros(most, np.float32))
+    scores, weighted = np.empty((ROWS, tile), np.float32), np.empty((ROWS, apart * width), np.float32)
+    top, weight = np.empty(ROWS, np.float32), np.empty(ROWS, np.float32)
+    numbers = buffer.ctypes.data
+    for unit in range(first, last):
+        work, part = divmod(unit, splits)
+        outer, row_tile = divmod(work, row_tiles)
+        place, r0 = divmod(outer, heads), row_tile * ROWS
+        count = min(ROWS, rows - r0)
+        weighted[:count] = np.float32(0.0)
+        top[:count] = np.float32(-np.inf)
+        weight[:count] = np.float32(0.0)
+        stop = min(total, (part + 1) * split)
+        for t0 in range(part * split, stop, tile):
+            t1 = min(t0 + tile, stop)
+            row = outer * rows + r0
+            _score_tile(
+                key, key_plan, place, t0, t1, (query, turned), row, count, key_scratch, numbers, scores
+            )
+            for r in range(count):
+                inner, position = divmod(r0 + r, queries)
+                at = place[0] * mb + (place[1] * group + inner) * mh + position * mq + t0 * mk
+                at = mask + (1 if mask_kind == Mask.BOOLEAN else 4) * at
+                highest = _masked(scores[r], t1 - t0, at, mask_kind, mk, softcap)
+                top[r], weight[r] = _soften(scores[r], t1 - t0, highest, top[r], weight[r], weighted[r])
+            _weigh_tile(
+                value, value_plan, place, t0, t1, apart, count, value_scratch, numbers, scores, weighted
+            )  # fmt: skip
+        for r in range(count):
+            at = (outer * rows + r0 + r) * splits + part
+            out, both = f32(acc + 4 * at * apart * width), f32(sums + 8 * at)
+            for i in range(apart * width):
+                out[i] = weighted[r, i]
+            both[0], both[1] = top[r], weight[r]
+
+
+@kernel
+def merge_splits(acc, sums, group, queries, heads, splits, width, sinks, out, first, last):
+    """Bring the splits of query rows to one softmax; write float32 `[rows, width]`. A unit is a row.
+
+    sinks: address of float32 logits `[heads · group]` that take weight and give nothing, or 0.
+    """
+    for row in range(first, last):
+        both, target = f32(sums + 8 * row * splits), f32(out + 4 * row * width)
+        logit = np.float32(-np.inf)
+        if sinks:
+            outer, inner = divmod(row // queries, group)
+            logit = f32(sinks)[outer % heads * group + inner]
+        top = logit
+        for s in range(splits):
+            top = max(top, both[2 * s])
+        total = np.float32(0.0) if logit == -np.inf else _exp(logit - top)
+        for i in range(width):
+            target[i] = np.float32(0.0)
+        for s in range(splits):
+            if both[2 * s] == -np.inf:
+                continue
+            factor = _exp(both[2 * s] - top)
+            total += factor * both[2 * s + 1]
+            part = f32(acc + 4 * (row * splits + s) * width)
+            for i in range(width):
+                target[i] += factor * part[i]
+        total = np.float32(1.0) if total == np.float32(0.0) else total  # every token was masked: the row is 0
+        for i in range(width):
+            target[i] /= total

@@ -1,0 +1,126 @@
+"""Decode attention on the CPU backend: what the kernels are handed for a query and two packed parts."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mxviz.backends import Part
+from mxviz.backends import _numba_host as host
+from mxviz.backends._cpu_plan import WIDTHS, address, kernels, plan_of
+from mxviz.formats import Axis
+
+SPLIT = 512
+"""Tokens of a split. Fixed, so that the sums are taken in the same order on any number of threads."""
+
+
+def attend(
+    query: Tensor,
+    key: Part,
+    value: Part,
+    *,
+    scaling: float,
+    mask: Tensor | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    """Attend over packed keys and values without unpacking them to memory.
+
+    For a few queries; for a long prompt unpacking once and a matrix product are quicker.
+
+    Args:
+        query: `[batch, heads, queries, head_dim]`; heads is a multiple of the parts' kv_heads.
+        key, value: `Part`s of equal length in tokens; each may have its own width, scheme and axis.
+        scaling: factor on the scores.
+        mask: bool (True attends) or a number added to the scores, `[batch, 1 or heads, queries, tokens]`.
+        softcap: scores become softcap · tanh(scores / softcap).
+        sinks: learned logits `[heads]` that take weight and give nothing.
+
+    Returns:
+        `[batch, heads, queries, width of value]`, in the query's dtype; 0 where all tokens are masked.
+
+    Raises:
+        ValueError: where the lengths of key, value and mask, or the heads, do not fit each other.
+    """
+    _check(query, key, value, mask)
+    batch, query_heads, queries, _ = query.shape
+    _, heads, total, _ = key.shape
+    kernel = kernels().attend
+    group, rows = query_heads // heads, query_heads // heads * queries
+    plain = (query.detach().float() * scaling).contiguous()
+    turned = plain if key.rotation is None else plain @ key.rotation.float()
+    width, apart = value.shape[-1], 1 if value.rotation is None else 2
+    splits = -(-total // SPLIT)
+    held: list[Tensor | None] = []  # keeps what the kernels read alive
+    acc = torch.empty(batch * query_heads * queries, splits, apart * width)
+    sums = torch.empty(batch * query_heads * queries, splits, 2)
+    mask_kind, mask, mask_strides = _mask(mask, (batch, query_heads, queries, total))
+    arguments = (
+        plain.data_ptr(), turned.data_ptr(), group, queries, heads, *_held(key, held), *_held(value, held),
+        address(mask), mask_kind, *mask_strides, float(softcap or 0.0), SPLIT, apart,
+        acc.data_ptr(), sums.data_ptr(),
+    )  # fmt: skip
+    units = batch * heads * -(-rows // kernel.ROWS) * splits
+    host.spread(kernel.attend_splits, arguments, units, batch * heads * rows * total * width // 8)
+    out = torch.empty(batch, query_heads, queries, apart * width)
+    sinks = None if sinks is None else sinks.detach().float().contiguous()
+    kernel.merge_splits(
+        acc.data_ptr(), sums.data_ptr(), group, queries, heads, splits, apart * width, address(sinks),
+        out.data_ptr(), 0, acc.shape[0],
+    )  # fmt: skip
+    if apart == 2:
+        out = out[..., :width] + out[..., width:] @ value.rotation.float().mT
+    return out.to(query.dtype)
+
+
+def _check(query: Tensor, key: Part, value: Part, mask: Tensor | None) -> None:
+    heads, tokens = key.shape[1], key.shape[2]
+    if tokens != value.shape[2]:
+        raise ValueError(f"{tokens} keys and {value.shape[2]} values came; expected one value for each key")
+    if query.shape[1] % heads:
+        raise ValueError(f"{query.shape[1]} query heads came; expected a multiple of the {heads} KV heads")
+    if mask is not None and mask.shape[-1] != tokens:
+        raise ValueError(f"a mask over {mask.shape[-1]} tokens came; expected one over the {tokens} held")
+
+
+def _mask(mask: Tensor | None, shape: tuple[int, ...]) -> tuple[int, Tensor | None, tuple[int, ...]]:
+    """Return the kernel's word for a mask, the mask and its strides over `shape`."""
+    if mask is None:
+        return 0, None, (0, 0, 0, 0)
+    if mask.dtype is torch.bool:
+        return 2, mask, mask.expand(shape).stride()
+    mask = mask.float()
+    return 1, mask, mask.expand(shape).stride()
+
+
+def _exact(x: Tensor | None, kept: list) -> list[int]:
+    if x is None or x.shape[-2] == 0:
+        return [0] * 6
+    x = x.detach()
+    if x.stride(-1) != 1 and x.shape[-1] != 1:
+        x = x.contiguous()
+    kept.append(x)
+    return [x.data_ptr(), WIDTHS[x.dtype], *x.stride()[:3], x.shape[-2]]
+
+
+def _held(part: Part, kept: list) -> tuple[np.ndarray, np.ndarray]:
+    """A part as the kernels' `Held` and `Plan`; what these point to goes into `kept`."""
+    numbers = _exact(part.sink, kept) + _exact(part.tail, kept)
+    blocks = part.blocks
+    if blocks is None:
+        numbers += [0] * 13 + [part.shape[-1], 0]
+        return np.array(numbers, np.int64), np.zeros(16, np.int64)
+    packed, scales, zeros, given = blocks.packed, blocks.scales, blocks.zeros, blocks.global_scale
+    if not blocks.scheme.is_blocked:
+        scales = scales.expand(blocks.shape)
+    if packed.stride(-1) != 1:
+        packed = packed.contiguous()
+    if scales.stride(-1) > 1 or (zeros is not None and zeros.stride() != scales.stride()):
+        scales, zeros = scales.contiguous(), None if zeros is None else zeros.contiguous()
+    kept += [packed, scales, zeros, given]
+    numbers += [packed.data_ptr(), *packed.stride()[:3], blocks.shape[-2]]
+    numbers += [scales.data_ptr(), address(zeros), *scales.stride()]
+    numbers += [address(given), 0 if given is None or given.shape[0] == 1 else given.stride(0)]
+    numbers += [blocks.shape[-1], blocks.axis == Axis.TOKEN.dim and blocks.scheme.is_blocked]
+    return np.array(numbers, np.int64), plan_of(blocks.scheme).array
