@@ -121,11 +121,11 @@ def _compare(
     for some in _slices(positions, vocabulary):
         if should_stop():
             raise Stopped
-        following = tokens[some.start + 1 : some.stop + 1]
+        following = tokens[some.start + 1 : some.stop + 1, None]
         exact = None
         for lane, head in heads.items():
-            log_p = torch.log_softmax(head(some).double(), -1)
-            nll = -log_p[: len(following)].gather(-1, following[:, None])[:, 0]
+            log_p = torch.log_softmax(_wide(head(some)), -1)
+            nll = -log_p[: len(following)].gather(-1, following.to(log_p.device))[:, 0]
             tables[lane].setdefault("nll", []).append(nll.float())
             if lane == "exact":
                 exact = log_p
@@ -140,6 +140,11 @@ def _compare(
         torch.cat(top_ids),
         torch.cat(top_logprobs),
     )
+
+
+def _wide(x: Tensor) -> Tensor:
+    """Return x in float64, on the CPU where its device has none."""
+    return (x.cpu() if x.device.type == "mps" else x).double()
 
 
 def _kl(log_p: Tensor, log_q: Tensor) -> Tensor:

@@ -35,7 +35,7 @@ def layers_to_record(cache: MXCache, asked: tuple[int, ...] | None) -> tuple[int
     return tuple(
         index
         for index, layer in enumerate(cache.layers)
-        if (asked is None or index in asked) and index not in cache.not_quantized and layer.is_initialized
+        if (asked is None or index in asked) and getattr(layer, "recording", ()) and layer.is_initialized
     )
 
 

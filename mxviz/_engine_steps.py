@@ -86,7 +86,7 @@ def sample(logits: Tensor, temperature: float, top_p: float, draw: float) -> int
     """
     if temperature == 0:
         return int(logits.argmax())
-    x = logits.double().cpu()
+    x = logits.cpu().double()  # not every device has float64
     probabilities, order = torch.softmax((x - x.max()) / temperature, -1).sort(descending=True, stable=True)
     cumulative = probabilities.cumsum(-1)
     kept = max(1, int((cumulative - probabilities < top_p).sum()))
