@@ -340,6 +340,7 @@ def test_runs_of_one_model_wait_for_each_other_and_can_stop_waiting() -> None:
 # The built-in model, end to end
 
 
+@pytest.mark.model
 def test_the_built_in_model_with_recipe_none_is_stock_transformers(smollm2: models.Loaded) -> None:
     capture = run(smollm2, Settings("Why is the sky blue?", recipe="none", max_new_tokens=10, effect=False))
     ids = torch.tensor([capture.token_ids[: capture.prompt_tokens]])
@@ -350,6 +351,7 @@ def test_the_built_in_model_with_recipe_none_is_stock_transformers(smollm2: mode
     assert capture.lanes["exact"].text == text
 
 
+@pytest.mark.model
 def test_the_built_in_model_with_mxfp4(smollm2: models.Loaded, tmp_path) -> None:
     capture = run(smollm2, Settings("Why is the sky blue?", max_new_tokens=8))
     exact, micro = capture.storage["exact"], capture.storage["micro"]

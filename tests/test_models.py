@@ -210,6 +210,8 @@ def test_a_hub_model_with_pickled_weights_alone_is_refused(monkeypatch: pytest.M
         models.load("some/model")
 
 
+@pytest.mark.slow
+@pytest.mark.model
 def test_the_built_in_model_is_converted_once_bit_for_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
