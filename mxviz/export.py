@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import re
 import struct
 import subprocess
@@ -47,6 +48,16 @@ SIZES = {
 
 class ExportError(RuntimeError):
     """A file could not be written; the message is one line that says what to do."""
+
+
+def find_browser() -> str | None:
+    """Return the Chrome or Chromium that exports will use, or None where there is none."""
+    if find_spec("choreographer") is None:
+        return None
+    from choreographer.browsers.chromium import Chromium
+
+    path = os.environ.get("BROWSER_PATH") or Chromium.find_browser(skip_local=False)
+    return path if path and os.access(path, os.X_OK) else None
 
 
 def write(

@@ -95,7 +95,9 @@ def test_html_works_offline_and_runs_nothing_of_the_model(fig, tmp_path):
 
     path = export.write(fig, tmp_path / "f.html", provenance={"m": "</script><img src=x onerror=alert(1)>"})
     with sync_playwright() as p:
-        browser = p.chromium.launch(executable_path=chromium(), args=["--no-sandbox", "--disable-gpu"])
+        browser = p.chromium.launch(
+            executable_path=export.find_browser(), args=["--no-sandbox", "--disable-gpu"]
+        )
         page = browser.new_page(viewport={"width": 1300, "height": 760})
         asked, alerts, errors = [], [], []
         page.on("request", lambda request: asked.append(request.url))
@@ -122,14 +124,9 @@ def test_html_works_offline_and_runs_nothing_of_the_model(fig, tmp_path):
     assert hovers == [visible(t) for t in TOKENS]
 
 
-def chromium():
-    from choreographer.browsers.chromium import Chromium
-
-    return Chromium.find_browser(skip_local=False)
-
-
 def test_f3_without_chrome_one_line_says_what_to_do(fig, tmp_path, monkeypatch):
     monkeypatch.setenv("BROWSER_PATH", str(tmp_path / "no-chrome-here"))
+    assert export.find_browser() is None
     for kind in ("svg", "png", "pdf"):
         with pytest.raises(export.ExportError, match="apt-get install chromium") as caught:
             export.write(fig, tmp_path / f"f.{kind}")

@@ -13,7 +13,7 @@ import pytest
 import mxviz.figures
 from mxviz.figures import FIGURES, THEMES, alt_text, error_maps, magnitude_map, scale_map
 from mxviz.figures import _cells as cells
-from mxviz.figures.labels import escape, hover_label, label, token_ticks, visible, wrap
+from mxviz.figures.labels import balance, escape, hover_label, label, text_width, token_ticks, visible, wrap
 from mxviz.figures.theme import rgb
 
 AWKWARD = [
@@ -132,6 +132,22 @@ def test_scale_map_along_tokens_holds_blocks_after_the_sinks():
     np.testing.assert_array_equal(heat.x, [3.5, 35.5, 43.5])
     assert heat.customdata[2][1].startswith("tokens 36–43 · channel 2<br>scale 2<sup>5</sup>")
     assert list(fig.layout.xaxis.ticktext) == ["t4 ⋯ t35", "t36 ⋯ t43"]
+
+
+@pytest.mark.parametrize(
+    ("shape", "x", "y", "heading"),
+    [
+        ((1, 1), [-0.5, 2.5], [-0.5, 3.5], "The one scale they share"),
+        ((3, 1), [-0.5, 0.5, 1.5, 2.5], [-0.5, 3.5], "One scale for every token"),
+        ((1, 4), [-0.5, 2.5], [-0.5, 0.5, 1.5, 2.5, 3.5], "One scale for every channel"),
+    ],
+)
+def test_scales_that_are_shared_without_blocks(shape, x, y, heading):
+    fig = scale_map(np.full(shape, 0.3), ["a", "b", "c"], axis="channel", block=None, channels=4, title="t")
+    np.testing.assert_array_equal(fig.data[0].x, x)
+    np.testing.assert_array_equal(fig.data[0].y, y)
+    assert notes(fig, "heading") == [heading]
+    assert fig.data[0].colorbar.ticktext == ("0.3",)
 
 
 def test_one_scale_for_all_is_one_cell():
@@ -255,8 +271,14 @@ def test_token_labels_never_touch(count, width):
     assert ticks.positions == sorted(set(ticks.positions))
 
 
+def test_balanced_lines_leave_no_word_alone():
+    assert balance("one two three four", 80, 10) == ["one two", "three four"]
+    assert balance("one two", 80, 10) == ["one two"]
+
+
 def test_wrap_breaks_at_spaces_and_keeps_long_words():
     assert wrap("one two three", 60, 10) == ["one two", "three"]
+    assert wrap("zero: 6.1 %", text_width("zero: 6.1", 10), 10) == ["zero:", "6.1 %"]
     assert wrap("", 60, 10) == [] and wrap("x" * 50, 60, 10) == ["x" * 50]
 
 
@@ -276,6 +298,20 @@ def test_f4_zero_and_nan_scales_have_entries_of_their_own():
     assert zero.showlegend and nan.showlegend and fig.layout.showlegend
     colours = {zero.colorscale[0][1], nan.colorscale[0][1]}
     assert len(colours) == 2 and not colours & {c for _, c in main.colorscale}
+
+
+def test_what_is_kept_exactly_is_not_called_nan():
+    scales = [[np.nan, np.nan], [np.nan, 2.0]]
+    fig = scale_map(
+        scales, ["a", "b"], axis="channel", block=32, title="t", exact=[[True, True], [False, False]]
+    )
+    assert [t.name for t in fig.data[1:]] == [
+        "NaN — the block holds NaN or Inf",
+        "stored exactly — no scale",
+    ]
+    np.testing.assert_array_equal(np.isfinite(fig.data[2].z), [[True, False], [True, False]])
+    assert fig.data[0].customdata[0][0].endswith("stored exactly — no scale")
+    assert "stored exactly — no scale: 2" in alt_text(fig)
 
 
 def test_byte_zero_is_a_block_of_zeros():

@@ -10,7 +10,8 @@ import plotly.graph_objects as go
 from numpy.typing import ArrayLike, NDArray
 
 from mxviz.figures._cells import MAX_CELLS, MAX_HOVER_VALUES, MAX_ROWS, Array, checked, edges, grid, notice
-from mxviz.figures._frame import Columns, Frame, Panel, colour_bar, room, start
+from mxviz.figures._frame import Columns, Frame, Panel, colour_bar
+from mxviz.figures._layout import room, start
 from mxviz.figures._traces import block_lines, channel_ticks, overlay
 from mxviz.figures.theme import colorscale, is_compact, theme_named
 
@@ -23,8 +24,8 @@ def error_maps(
     single: ArrayLike,
     tokens: Sequence[str],
     *,
-    flushed_micro: float,
-    flushed_single: float,
+    flushed_micro: float | None,
+    flushed_single: float | None,
     title: str,
     subtitle: str = "",
     names: tuple[str, str] = ("micro-scaled", "one scale for all"),
@@ -45,7 +46,8 @@ def error_maps(
         micro: |x − x̂| / |x| of the micro-scaled head, `[tokens, channels]`, 1 for a value flushed to zero.
         single: the same with one scale, shaped like micro.
         tokens: the text of each token.
-        flushed_micro: share of non-zero values that became zero, 0 to 1; flushed_single likewise.
+        flushed_micro: share of non-zero values that became zero, 0 to 1; None where all are zero.
+        flushed_single: the same with one scale.
         title: one sentence that says what is seen; plain text, like subtitle and names.
         names: what the two are called, micro-scaled first.
         axis: `channel` or `token`: what a block of the micro-scaled one runs along; draws its edges.
@@ -96,9 +98,9 @@ def error_maps(
     return frame.finish("error", _alt(names, shares, both), notice(cells[0], shape))
 
 
-def percent(share: float) -> str:
+def percent(share: float | None) -> str:
     """Return a share of 0 to 1 in words: 96.8 %, 0 %, under 0.1 %; n/a where there is none."""
-    if not np.isfinite(share):
+    if share is None or not np.isfinite(share):
         return "n/a"
     if 0 < share < 0.0005:
         return "under 0.1 %"
@@ -162,7 +164,7 @@ def _colour_axis(frame: Frame, cells: Sequence[Any]) -> None:
     )
 
 
-def _alt(names: tuple[str, str], shares: tuple[float, float], errors: Sequence[Array]) -> str:
+def _alt(names: tuple[str, str], shares: tuple[float | None, float | None], errors: Sequence[Array]) -> str:
     said = [
         f"{name}: {percent(share)} of values flushed to zero, median relative error "
         f"{percent(float(np.nanmedian(error)) if np.isfinite(error).any() else float('nan'))}"

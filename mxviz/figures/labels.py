@@ -106,14 +106,27 @@ def _em(char: str) -> float:
 
 
 def wrap(text: str, width: float, size: float) -> list[str]:
-    """Return the lines a plain text breaks into, at spaces, at a width in pixels; a long word stays whole."""
+    """Return the lines a plain text breaks into, at spaces, at a width in pixels; a long word stays whole.
+
+    A no-break space does not break, nor does the space before a percent sign.
+    """
     lines: list[str] = []
-    for word in text.split():
+    for word in filter(None, re.split(r"[ \t\n]+(?!%)", text)):
         longer = f"{lines[-1]} {word}" if lines else word
         if lines and text_width(longer, size) <= width:
             lines[-1] = longer
         else:
             lines.append(word)
+    return lines
+
+
+def balance(text: str, width: float, size: float) -> list[str]:
+    """Return the lines of `wrap`, made about equally long where there are several: no word stands alone."""
+    lines = wrap(text, width, size)
+    for share in (0.6, 0.7, 0.8, 0.9):
+        tighter = wrap(text, share * width, size)
+        if len(lines) > 1 and len(tighter) == len(lines):
+            return tighter
     return lines
 
 

@@ -9,7 +9,8 @@ import plotly.graph_objects as go
 from numpy.typing import ArrayLike
 
 from mxviz.figures._cells import MAX_HOVER_VALUES, MAX_ROWS, Array, Grid, checked, grid, notice
-from mxviz.figures._frame import LINE, Columns, Frame, Panel, colour_bar, room, start
+from mxviz.figures._frame import LINE, Columns, Frame, Panel, colour_bar
+from mxviz.figures._layout import room, start
 from mxviz.figures._traces import channel_ticks, log_range, log_ticks, number, overlay
 from mxviz.figures.labels import escape, text_width
 from mxviz.figures.theme import colorscale, is_compact, sizes_for, theme_named

@@ -10,7 +10,8 @@ import plotly.graph_objects as go
 from numpy.typing import ArrayLike, NDArray
 
 from mxviz.figures._cells import MAX_ROWS, Array, Grid, checked, edges, grid, span
-from mxviz.figures._frame import Columns, Frame, Panel, colour_bar, room, start
+from mxviz.figures._frame import Columns, Frame, Panel, colour_bar
+from mxviz.figures._layout import room, start
 from mxviz.figures._traces import channel_ticks, number, overlay
 from mxviz.figures.theme import colorscale, is_compact, steps, theme_named
 
@@ -19,6 +20,8 @@ ZERO_BYTE = 2.0**-127
 MAX_HOVER_TEXTS = 1 << 14
 MAX_STEPS = 16
 ZERO, BROKEN = "scale 0 — block of zeros", "NaN — the block holds NaN or Inf"
+EXACT = "stored exactly — no scale"
+KEPT = -1.0  # stands for such a scale; no scale is negative
 
 
 def scale_map(
@@ -32,6 +35,7 @@ def scale_map(
     channels: int | None = None,
     first: int = 0,
     stored: ArrayLike | None = None,
+    exact: ArrayLike | None = None,
     heading: str | None = None,
     marked: Sequence[int] = (),
     theme: str = "light",
@@ -43,14 +47,16 @@ def scale_map(
 
     Args:
         scales: decoded scales of one head, `[tokens, blocks]` for axis `channel` and `[blocks, channels]` for
-            axis `token`; a dimension of 1 spans everything (one scale for a head is `[1, 1]`).
+            axis `token`; a dimension of 1 spans everything: one scale for a head is `[1, 1]`.
         tokens: the text of each token.
         axis: `channel` or `token`: what a block runs along.
         block: elements of a block; None where nothing is blocked.
         title: one sentence that says what is seen; plain text, like subtitle and heading.
         channels: head_dim, where the last block along channels is shorter than `block`.
         first: token at which the first block along tokens starts (the number of sinks).
-        stored: the scale bytes, shaped like scales, for hovers; E8M0's are worked out.
+        stored: the scale bytes, shaped like scales, for hovers; negative where there is none. E8M0's are
+            worked out where they are left out.
+        exact: where a scale is missing because the numbers are kept exactly (sinks); bool, like scales.
         marked: outlier channels, named in their colour on the channel axis where every channel is a row.
         theme: `light` or `dark`.
         width: CSS pixels; below 640 the figure is laid out for a phone. So is height.
@@ -63,23 +69,27 @@ def scale_map(
     if axis not in ("channel", "token"):
         raise ValueError(f"unknown axis {axis!r}; expected one of: channel, token")
     values = checked("scales", scales)
+    if exact is not None:
+        values = np.where(np.isnan(values) & np.asarray(exact, bool), np.float32(KEPT), values)
     cells = _lay_out(values, len(tokens), axis, block, channels, first, room(width), window)
     count = int(cells.y[-1] + 0.5)
     compact = is_compact(width)
     ticks = _ticks(cells, compact, marked, theme_named(theme).outlier)
     frame = start(
-        [Panel(heading or _heading(axis, block), count, ticks, bar=True)],
+        [Panel(heading or _heading(axis, block, values.shape), count, ticks, bar=True)],
         Columns(tokens, cells.column_names(tokens), window=window),
         theme=theme,
         width=width,
         height=height or (400 if compact else 460),
         title=title,
         subtitle=subtitle,
-        legend=int((cells.z <= ZERO_BYTE).any()) + int(not np.isfinite(cells.z).all()),
+        legend=sum(bool(mask.any()) for mask in _odd(cells.z).values()),
     )
     bytes_ = None if stored is None else np.asarray(stored).T
     _draw(frame, cells, bytes_ if bytes_ is not None and bytes_.shape == cells.z.shape else None)
-    return frame.finish("scales", _alt(values, axis, block), _notice(cells))
+    return frame.finish(
+        "scales", _alt(values, heading or _heading(axis, block, values.shape)), _notice(cells)
+    )
 
 
 def _lay_out(
@@ -94,13 +104,12 @@ def _lay_out(
 ) -> Grid:
     """Put `[rows, blocks]` of scales where their blocks lie, reduced where they are too many."""
     rows, columns = values.shape
-    size = block or max(tokens, channels or 0, 1)
-    if axis == "channel":
-        x = edges(tokens) if rows > 1 or tokens == 1 else edges(tokens, tokens)
-        y = edges(channels or columns * size, size) if block else edges(channels or 1, channels or 1)
+    if block and axis == "token":
+        x, y = edges(tokens, block, first), edges(channels or columns)
     else:
-        x = edges(tokens, size, first if block else 0)
-        y = edges(channels or columns, (channels or 1) if columns == 1 else 1)
+        x = edges(tokens) if rows > 1 else edges(tokens, tokens)
+        width_of_block = block or (channels or 1 if columns == 1 else 1)
+        y = edges(channels or columns * width_of_block, width_of_block)
     if (len(x) - 1, len(y) - 1) != (rows, columns):
         raise ValueError(
             f"scales have shape {values.shape}; {tokens} tokens and {channels or 'all'} channels in blocks "
@@ -116,11 +125,13 @@ def _every(bounds: NDArray[np.float64], step: int) -> NDArray[np.float64]:
     return np.append(bounds[:-1:step], bounds[-1])
 
 
-def _heading(axis: str, block: int | None) -> str:
-    if block is None:
+def _heading(axis: str, block: int | None, shape: tuple[int, ...]) -> str:
+    if block:
+        other = "channel" if axis == "token" else "token"
+        return f"One scale for every {block} {axis}s of a {other}"
+    if shape == (1, 1):
         return "The one scale they share"
-    other = "channel" if axis == "token" else "token"
-    return f"One scale for every {block} {axis}s of a {other}"
+    return f"One scale for every {'token' if shape[1] == 1 else 'channel'}"
 
 
 def _ticks(cells: Grid, compact: bool, marked: Sequence[int], colour: str) -> dict[float, str]:
@@ -135,9 +146,9 @@ def _ticks(cells: Grid, compact: bool, marked: Sequence[int], colour: str) -> di
 
 def _draw(frame: Frame, cells: Grid, stored: NDArray[Any] | None) -> None:
     z, theme = cells.z, frame.theme
-    zero, nan = z <= ZERO_BYTE, ~np.isfinite(z)
+    odd = _odd(z)
     with np.errstate(divide="ignore", invalid="ignore"):
-        log = np.where(zero | nan, np.nan, np.log2(z)).astype(np.float32)
+        log = np.where(_none(z), np.nan, np.log2(z)).astype(np.float32)
     low, high, ticks, stepped = _colours(log)
     across, down = frame.plot_width / z.shape[1], np.diff(frame.panels[0])[0] / z.shape[0]
     frame.fig.add_trace(
@@ -154,18 +165,27 @@ def _draw(frame: Frame, cells: Grid, stored: NDArray[Any] | None) -> None:
             xgap=_gap(across),
             ygap=_gap(down),
             name="shared scale",
-            **_hover(cells, stored, zero, nan),
+            **_hover(cells, stored),
             **frame.axes(0),
         )
     )
-    overlay(frame, 0, zero, cells, theme.zero, ZERO)
-    overlay(frame, 0, nan, cells, theme.missing, BROKEN)
+    for (name, mask), colour in zip(odd.items(), (theme.zero, theme.missing, theme.exact), strict=True):
+        overlay(frame, 0, mask, cells, colour, name)
     frame.fig.update_traces(xgap=_gap(across), ygap=_gap(down), selector={"type": "heatmap"})
+
+
+def _odd(z: Array) -> dict[str, NDArray[np.bool_]]:
+    """Return where there is no scale to draw, by the reason, in the words of the legend."""
+    return {ZERO: (z >= 0) & (z <= ZERO_BYTE), BROKEN: ~np.isfinite(z), EXACT: z == KEPT}
+
+
+def _none(z: Array) -> NDArray[np.bool_]:
+    return np.logical_or.reduce(list(_odd(z).values()))
 
 
 def _gap(pitch: float) -> float:
     """Return the width of a block's edge: none where it would eat the block."""
-    return 3 if pitch >= 40 else 1 if pitch >= 6 else 0
+    return 3 if pitch >= 40 else 1 if pitch >= 8 else 0
 
 
 def _colours(log: Array) -> tuple[float, float, dict[float, str], bool]:
@@ -192,15 +212,15 @@ def power(exponent: int) -> str:
     return f"2<sup>{exponent}</sup>".replace("-", "−")
 
 
-def _hover(cells: Grid, stored: Any, zero: NDArray[np.bool_], nan: NDArray[np.bool_]) -> dict[str, Any]:
+def _hover(cells: Grid, stored: NDArray[Any] | None) -> dict[str, Any]:
     head = "<b>%{x}</b><br>"
     if cells.z.size > MAX_HOVER_TEXTS or cells.reduced:
         return {"hovertemplate": head + "scale 2^%{z:.4g}<extra></extra>"}
-    whole = _are_powers(cells.z[~(zero | nan)])
+    whole = _are_powers(cells.z[~_none(cells.z)])
     names = [span(a, b) for a, b in zip(cells.y[:-1], cells.y[1:], strict=True)]
     texts = np.empty(cells.z.shape, dtype=object)
     for (row, column), value in np.ndenumerate(cells.z):
-        byte = None if stored is None else int(stored[row, column])
+        byte = None if stored is None or stored[row, column] < 0 else int(stored[row, column])
         unit = "channels" if "–" in names[row] else "channel"
         place = span(cells.x[column], cells.x[column + 1])
         texts[row, column] = (
@@ -211,11 +231,13 @@ def _hover(cells: Grid, stored: Any, zero: NDArray[np.bool_], nan: NDArray[np.bo
 
 
 def _are_powers(values: Array) -> bool:
-    return bool((np.frexp(values)[0] == 0.5).all())
+    return values.size > 0 and bool((np.frexp(values)[0] == 0.5).all())
 
 
 def scale_text(value: float, byte: int | None, is_e8m0: bool) -> str:
     """Return a scale in words: as 2^E, in decimal and as its byte, or why it has none of these."""
+    if value == KEPT:
+        return EXACT
     if not np.isfinite(value):
         return BROKEN + ("" if byte is None and not is_e8m0 else f" · byte {255 if byte is None else byte}")
     if value == 0:
@@ -236,24 +258,8 @@ def _notice(cells: Grid) -> str | None:
     )
 
 
-def _alt(values: Array, axis: str, block: int | None) -> str:
-    real = values[np.isfinite(values) & (values > ZERO_BYTE)]
-    span = (
-        f"from {number(float(real.min()))} to {number(float(real.max()))}"
-        if real.size
-        else "none of them set"
-    )
-    odd = [
-        f"{int(n):,} {what}"
-        for n, what in (
-            ((values <= ZERO_BYTE).sum(), "are blocks of zeros"),
-            ((~np.isfinite(values)).sum(), "are NaN"),
-        )
-        if n
-    ]
-    blocks = f"blocks of {block} along {axis}s" if block else "everything at once"
-    return (
-        f"Heat map of {values.size:,} shared scales for {blocks}, {span}"
-        + "".join(f"; {entry}" for entry in odd)
-        + "."
-    )
+def _alt(values: Array, heading: str) -> str:
+    real = values[~_none(values)]
+    span = f"from {number(float(real.min()))} to {number(float(real.max()))}" if real.size else "none is set"
+    said = "".join(f"; {name}: {mask.sum():,}" for name, mask in _odd(values).items() if mask.any())
+    return f"Heat map of shared scales, {values.size:,} in all. {heading}: {span}{said}."
