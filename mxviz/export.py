@@ -21,7 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import plotly.graph_objects as go
+from mxviz.figures import Figure
 
 REMEDY = (
     "no Chrome or Chromium was found, which .svg, .png and .pdf need: `apt-get install chromium` (or set "
@@ -61,7 +61,7 @@ def find_browser() -> str | None:
 
 
 def write(
-    fig: go.Figure | None,
+    fig: Figure | None,
     path: str | Path,
     *,
     size: str = "slide",
@@ -102,14 +102,14 @@ def write(
     return path
 
 
-def _svg(fig: go.Figure, size: Size, about: str, timeout: float) -> bytes:
+def _svg(fig: Figure, size: Size, about: str, timeout: float) -> bytes:
     """SVG whose title is the alt text and whose metadata is the provenance."""
     text = _render(fig, "svg", size, timeout).decode()
     inside = f"<desc>{html_escape(_alt(fig))}</desc><metadata>{html_escape(about)}</metadata>"
     return re.sub(r"(<svg\b[^>]*>)", lambda m: m[1] + inside, text, count=1).encode()
 
 
-def _png(fig: go.Figure, size: Size, about: str, timeout: float) -> bytes:
+def _png(fig: Figure, size: Size, about: str, timeout: float) -> bytes:
     """PNG with the provenance and the alt text as iTXt chunks after the header (PNG, section 11.3.4.5)."""
     image = _render(fig, "png", size, timeout)
     header_end = 8 + 25  # signature, and IHDR with its length, name and checksum
@@ -122,7 +122,7 @@ def _chunk(keyword: str, text: str) -> bytes:
     return struct.pack(">I", len(body) - 4) + body + struct.pack(">I", zlib.crc32(body))
 
 
-def _pdf(fig: go.Figure, size: Size, about: str, timeout: float) -> bytes:
+def _pdf(fig: Figure, size: Size, about: str, timeout: float) -> bytes:
     """PDF with the provenance as an incremental update of its document information (PDF 1.7, 7.5.6)."""
     return _with_info(_render(fig, "pdf", size, timeout), {"Subject": _alt(fig), "Keywords": about})
 
@@ -145,7 +145,7 @@ def _with_info(pdf: bytes, entries: Mapping[str, str]) -> bytes:
     return pdf + b"\n" + info + table + tail % (number + 1, root[1], number, previous[1], at + len(info))
 
 
-def _html(fig: go.Figure, size: Size, about: str, timeout: float) -> bytes:
+def _html(fig: Figure, size: Size, about: str, timeout: float) -> bytes:
     """One page that holds plotly.js itself and asks nobody for anything."""
     alt = html_escape(_alt(fig), quote=True)
     body = fig.to_html(
@@ -173,11 +173,11 @@ def _csv(columns: Sequence[str], rows: Iterable[Sequence[Any]], about: str) -> s
     return out.getvalue()
 
 
-def _alt(fig: go.Figure) -> str:
+def _alt(fig: Figure) -> str:
     return str((fig.layout.meta or {}).get("alt") or "")
 
 
-def _title(fig: go.Figure) -> str:
+def _title(fig: Figure) -> str:
     return html_unescape((fig.layout.title.text or "figure").replace("<br>", " "))
 
 
@@ -219,7 +219,7 @@ _GRACE = 10.0
 """Seconds for Python itself to start and to end, on top of those for Chrome."""
 
 
-def _render(fig: go.Figure, kind: str, size: Size, timeout: float) -> bytes:
+def _render(fig: Figure, kind: str, size: Size, timeout: float) -> bytes:
     """Draw with Chrome, without MathJax and within a time limit.
 
     A process of its own drives Chrome: a browser that hangs can be ended whole, and neither a notebook's
@@ -251,7 +251,7 @@ def _render(fig: go.Figure, kind: str, size: Size, timeout: float) -> bytes:
     return done.stdout
 
 
-DRAWERS: dict[str, Callable[[go.Figure, Size, str, float], bytes]] = {
+DRAWERS: dict[str, Callable[[Figure, Size, str, float], bytes]] = {
     "svg": _svg,
     "png": _png,
     "pdf": _pdf,

@@ -101,7 +101,7 @@ def _place(frame: Frame, panels: Sequence[Panel]) -> None:
 
 
 def _heading_lines(frame: Frame, panel: Panel) -> list[str]:
-    beside = BAR_LENGTH + 90 if panel.bar and not frame.compact else 0
+    beside = BAR_LENGTH + 130 if panel.bar and not frame.compact else 0
     return wrap(panel.heading, frame.plot_width - beside + frame.right * (not beside), frame.sizes.heading)
 
 
