@@ -1,6 +1,6 @@
 """Compile every Triton kernel for every target, without a GPU, and write what each takes as a table.
 
-    python benchmarks/compile_table.py [--all] [--jobs N] [-o docs/kernel-compile-table.md]
+    python -m benchmarks.compile_table [--jobs 2] [-o docs/kernel-compile-table.md]
 
 A launch is planned by `mxviz.backends.gpu` on small CPU tensors, so the constants are those of real use.
 Registers, spills and shared memory are read from the binary with the cuobjdump that Triton brings.
@@ -8,10 +8,17 @@ Registers, spills and shared memory are read from the binary with the cuobjdump 
 
 from __future__ import annotations
 
+import argparse
+import os
+import platform
 import re
 import subprocess
+import sys
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
+from datetime import date
+from functools import cache
+from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +30,17 @@ from mxviz.quantize import MXBlocks, quantize
 
 CUDA = (75, 80, 86, 89, 90, 100, 120)
 TARGETS = (*(f"sm_{cc}" for cc in CUDA), "gfx942")
+SHARED_LIMIT = {
+    "sm_75": 65536,
+    "sm_80": 166912,
+    "sm_86": 101376,
+    "sm_89": 101376,
+    "sm_90": 232448,
+    "sm_100": 232448,
+    "sm_120": 101376,
+    "gfx942": 65536,
+}
+"""Bytes of shared memory a program can ask for (CUDA C++ programming guide, compute capabilities; CDNA3)."""
 
 
 class Case(NamedTuple):
@@ -103,12 +121,14 @@ def attend_cases() -> list[Case]:
     return made
 
 
+@cache
 def cases() -> list[Case]:
+    """Every case of the table, in its order."""
     return quantize_cases() + attend_cases()
 
 
 def specialise(plan: gpu.Plan, target: str):
-    """What Triton's launcher makes of a launch: what it would compile, and by which key it finds that again."""
+    """Return what Triton's launcher would compile for a launch, and the key by which it finds that again."""
     from triton.compiler import ASTSource, make_backend
     from triton.runtime.jit import create_function_from_signature
 
@@ -163,15 +183,59 @@ def _resource_usage(cubin: bytes) -> dict[str, int]:
     return {name: int(value) for name, value in re.findall(r"(REG|STACK|LOCAL|SHARED):(\d+)", out)}
 
 
-def _row(job: tuple[str, str]) -> tuple[str, str, Compiled]:
-    what, target = job
-    case = next(c for c in cases() if c.what == what)
-    return what, target, compile_case(case, target)
+def _row(job: tuple[str, str]) -> tuple[tuple[str, str], Compiled]:
+    case = next(c for c in cases() if c.what == job[0])
+    return job, compile_case(case, job[1])
 
 
 def compile_all(jobs: list[tuple[str, str]], workers: int = 2) -> dict[tuple[str, str], Compiled]:
-    """Compile (case, target) pairs in processes of their own; a failure raises in the caller."""
-    from multiprocessing import get_context
+    """Compile (case, target) pairs in processes of their own.
 
+    Raises:
+        RuntimeError: under Triton's interpreter, which compiles nothing; whatever a compiler raises.
+    """
+    if gpu.interpreted():
+        raise RuntimeError("TRITON_INTERPRET=1 is set, and the interpreter compiles nothing; unset it")
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        return {(what, target): made for what, target, made in pool.map(_row, jobs)}
+        return dict(pool.map(_row, jobs))
+
+
+def table(made: dict[tuple[str, str], Compiled]) -> str:
+    """The table in Markdown: registers a thread, spilled bytes a thread where there are any, KiB shared."""
+    import triton
+
+    lines = [
+        "# What the kernels take on each target",
+        "",
+        f"Compiled on {date.today()} without a GPU: Triton {triton.__version__}, torch {torch.__version__}, "
+        f"Python {platform.python_version()}.",
+        "A cell: registers a thread · shared memory a program in KiB; in bold, bytes a thread spills. Turing "
+        "(sm_75) has no tensor-core path in Triton, and float32 queries use none: those dots are unrolled.",
+        "Again with `python -m benchmarks.compile_table`.",
+        "",
+        f"| kernel | {' | '.join(TARGETS)} |",
+        "|---" * (len(TARGETS) + 1) + "|",
+    ]
+    for case in cases():
+        cells = []
+        for target in TARGETS:
+            one = made[case.what, target]
+            spilled = f" **{one.spills} B**" if one.spills else ""
+            cells.append(f"{one.registers} · {one.shared / 1024:.3g}{spilled}")
+        lines.append(f"| {case.what} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("-o", "--out", type=Path, default=Path("docs/kernel-compile-table.md"))
+    arguments = parser.parse_args()
+    made = compile_all([(c.what, t) for c in cases() for t in TARGETS], arguments.jobs)
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    arguments.out.write_text(table(made), encoding="utf-8")
+    print(f"{len(made)} kernels compiled; wrote {arguments.out}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -8,117 +8,10 @@ Sources: Flash-Decoding for the split and its merge; Rabe and Staats (arXiv 2112
 import triton
 import triton.language as tl
 
-from .codec import bfloat16_bits, decode_element, to_float32
-from .scales import E4M3, FLOAT16_ZERO, stored_scale
-from .tiles import aligned, load_words, spread, unpack_words
+from .codec import bfloat16_bits, to_float32
+from .parts import head_of, load_tile, operand
 
 LOG2_E = tl.constexpr(1.4426950408889634)
-FLOAT32_OPERAND, FLOAT16_OPERAND, BFLOAT16_OPERAND = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
-"""What a tensor core is fed with; float32 is multiplied without one."""
-
-
-@triton.jit
-def operand(x, OPERAND: tl.constexpr):
-    if OPERAND == FLOAT16_OPERAND:
-        return x.to(tl.float16)
-    elif OPERAND == BFLOAT16_OPERAND:
-        return x.to(tl.bfloat16)
-    else:
-        return x
-
-
-@triton.jit
-def load_packed(ptrs, strides, first, tokens, FORMAT: tl.constexpr, N: tl.constexpr):
-    """Values (float32) of packed tokens first … first + N - 1, zero outside 0 … tokens - 1: [N, WIDE].
-
-    ptrs: packed, scales, zeros and global scale of one head; strides: of a packed row, of scale rows and columns.
-    Along tokens, first is a multiple of the block.
-    """
-    KIND: tl.constexpr = FORMAT[0]
-    BITS: tl.constexpr = FORMAT[3]
-    SCALE: tl.constexpr = FORMAT[6]
-    BLOCK: tl.constexpr = FORMAT[7]
-    COUNT: tl.constexpr = FORMAT[8]
-    BYTES: tl.constexpr = FORMAT[9]
-    ALONG_TOKENS: tl.constexpr = FORMAT[10]
-    DIM: tl.constexpr = FORMAT[11]
-    WIDE: tl.constexpr = FORMAT[12]
-    packed_ptr, scale_ptr, zero_ptr, g_ptr = ptrs
-    packed_stride, scale_stride_r, scale_stride_c = strides
-    # A tile's rows do not share blocks: they are tokens, or channels where blocks run along tokens.
-    ROWS: tl.constexpr = WIDE if ALONG_TOKENS else N
-    WIDTH: tl.constexpr = N if ALONG_TOKENS else WIDE
-    if ALONG_TOKENS:
-        channel = tl.arange(0, WIDE)[:, None].to(tl.int64)
-        inside = channel < DIM
-        row_bytes = tokens * BITS // 8
-        words = load_words(
-            packed_ptr + channel, packed_stride, first // COUNT, inside, row_bytes, WIDTH // COUNT, BYTES
-        )
-        block = (first // BLOCK + tl.arange(0, WIDTH // BLOCK))[None, :]
-        scale_at = block * scale_stride_r + channel * scale_stride_c
-        inside = inside & (block >= 0) & (block * BLOCK < tokens)
-    else:
-        row = (first + tl.arange(0, N))[:, None]
-        inside = (row >= 0) & (row < tokens)
-        row_bytes: tl.constexpr = (DIM * BITS + 7) // 8
-        words = load_words(packed_ptr + row * packed_stride, 1, 0, inside, row_bytes, WIDTH // COUNT, BYTES)
-        block = tl.arange(0, WIDTH // BLOCK)[None, :].to(tl.int64)
-        scale_at = row * scale_stride_r + block * scale_stride_c
-        inside = inside & (block * BLOCK < DIM)
-    codes = unpack_words(words, ROWS, WIDTH, BITS, COUNT)
-    value = decode_element(codes, KIND, FORMAT[1], FORMAT[2], BITS, FORMAT[4], FORMAT[5])
-    scale = stored_scale(tl.load(scale_ptr + scale_at, inside, other=0), SCALE)
-    if SCALE == E4M3:
-        scale *= tl.load(g_ptr)
-    value *= spread(scale, ROWS, WIDTH, BLOCK)
-    if SCALE == FLOAT16_ZERO:
-        value += spread(tl.load(zero_ptr + scale_at, inside, other=0).to(tl.float32), ROWS, WIDTH, BLOCK)
-    return tl.trans(value) if ALONG_TOKENS else value
-
-
-@triton.jit
-def load_exact(ptr, stride, first, tokens, FORMAT: tl.constexpr, N: tl.constexpr, BFLOAT16: tl.constexpr):
-    """Exact tokens first … first + N - 1 as float32, zero outside 0 … tokens - 1: [N, WIDE]."""
-    row = (first + tl.arange(0, N))[:, None]
-    channel = tl.arange(0, FORMAT[12])[None, :]
-    inside = (row >= 0) & (row < tokens) & (channel < FORMAT[11])
-    return to_float32(tl.load(ptr + row * stride + channel, inside, other=0), BFLOAT16)
-
-
-@triton.jit
-def head_of(part, strides, batch, head, ALIGN: tl.constexpr):
-    """Addresses and strides of one head of a part: exact, packed with scales and zeros, its global scale."""
-    sink_ptr, tail_ptr, packed_ptr, scale_ptr, zero_ptr, g_ptr = part
-    sink_b, sink_h, sink_t, tail_b, tail_h, tail_t, packed_b, packed_h, packed_r, s_b, s_h, s_r, s_c, g_b = (
-        strides
-    )
-    sink_ptr += tl.multiple_of(batch * sink_b + head * sink_h, ALIGN)
-    tail_ptr += tl.multiple_of(batch * tail_b + head * tail_h, ALIGN)
-    packed_ptr += tl.multiple_of(batch * packed_b + head * packed_h, ALIGN)
-    scale_at = batch * s_b + head * s_h
-    exact = (sink_ptr, tail_ptr, aligned(sink_t, ALIGN), aligned(tail_t, ALIGN))
-    strides = (aligned(packed_r, ALIGN), s_r, s_c)
-    return exact, (packed_ptr, scale_ptr + scale_at, zero_ptr + scale_at, g_ptr + batch * g_b), strides
-
-
-@triton.jit
-def load_tile(
-    exact, ptrs, strides, sizes, first, FORMAT: tl.constexpr, N: tl.constexpr,
-    MIXED: tl.constexpr, BFLOAT16: tl.constexpr, OPERAND: tl.constexpr,
-):  # fmt: skip
-    """Tokens first … first + N - 1 of one head, as operands [N, WIDE]; MIXED: some of them may be exact."""
-    sinks, packed, tails = sizes
-    WIDE: tl.constexpr = FORMAT[12]
-    if FORMAT[13]:
-        x = load_packed(ptrs, strides, first - sinks, packed, FORMAT, N)
-    else:
-        x = tl.zeros((N, WIDE), tl.float32)
-    if MIXED:
-        sink_ptr, tail_ptr, sink_stride, tail_stride = exact
-        x += load_exact(sink_ptr, sink_stride, first, sinks, FORMAT, N, BFLOAT16)
-        x += load_exact(tail_ptr, tail_stride, first - sinks - packed, tails, FORMAT, N, BFLOAT16)
-    return operand(x, OPERAND)
 
 
 @triton.jit
@@ -130,7 +23,7 @@ def tile_scores(q, k, mask_ptr, mask_stride, first, total, inside, scaling, soft
     position = (first + tl.arange(0, N))[None, :]
     valid = (position >= 0) & (position < total)
     if mask_ptr is not None:
-        scores += tl.load(mask_ptr + position * mask_stride, inside & valid, other=0.0)
+        scores += tl.load(mask_ptr + position.to(tl.int64) * mask_stride, inside & valid, other=0.0)
     return tl.where(valid, scores * LOG2_E, float("-inf"))
 
 
@@ -145,10 +38,16 @@ def add_tile(acc, denominator, maximum, scores, v, OPERAND: tl.constexpr):
     return acc, denominator * keep + tl.sum(weights, axis=1), highest
 
 
-_PLACES = ["q_strides", "mask_strides", "sizes", "k_sizes", "v_sizes", "k_strides", "v_strides"]
+_PART = ("sink_b", "sink_h", "sink_t", "tail_b", "tail_h", "tail_t", "packed_b", "packed_h", "packed_r")
+_PART += ("scale_b", "scale_h", "scale_r", "scale_c", "g_b", "sinks", "packed", "tails")
+# Every number that moves with the length: none of them may make a variant of its own. (Triton specialises
+# what stands in a tuple whatever it is told, which is why they stand alone.)
+_FREE = ["heads", "groups", "rows", "splits", "per_split", "total", "origin", "packed_from", "packed_to"]
+_FREE += ["q_b", "q_h", "q_t", "mask_b", "mask_h", "mask_t", "mask_n", "scaling", "softcap"]
+_FREE += [f"{part}_{name}" for part in "kv" for name in _PART]
 
 
-@triton.jit(do_not_specialize=[*_PLACES, "scaling", "softcap"])
+@triton.jit(do_not_specialize=_FREE)
 def attend_kernel(
     q_ptr,  # [batch, kv_heads · groups, queries, DIM of keys]
     mask_ptr,  # float32, added to the scores, [batch, kv_heads · groups, queries, tokens]; or None
@@ -156,15 +55,58 @@ def attend_kernel(
     sums_ptr,  # out, float32: [batch, kv_heads, splits, rows, 2]: denominator and maximum
     k_ptrs,  # sinks, tail, packed, scales, zeros, global scale; any address for what is not there
     v_ptrs,
-    q_strides,  # batch, head, query
-    mask_strides,  # batch, head, query, token
-    sizes,  # kv_heads, groups, rows, splits, tiles of a split, total, origin, packed tiles from and to
-    k_sizes,  # sinks, packed, tail
-    v_sizes,
-    k_strides,  # sinks, tail and packed: batch, head, row each; scales: batch, head, row, column; g: batch
-    v_strides,
     scaling,
     softcap,  # or None
+    heads,  # kv_heads
+    groups,
+    rows,
+    splits,
+    per_split,  # tiles
+    total,  # tokens
+    origin,  # first token of the first tile
+    packed_from,  # tiles that are packed through and through, in both parts
+    packed_to,
+    q_b,  # strides from here on: of batch, head, token, row, column; sizes of a part behind its strides
+    q_h,
+    q_t,
+    mask_b,
+    mask_h,
+    mask_t,
+    mask_n,
+    k_sink_b,
+    k_sink_h,
+    k_sink_t,
+    k_tail_b,
+    k_tail_h,
+    k_tail_t,
+    k_packed_b,
+    k_packed_h,
+    k_packed_r,
+    k_scale_b,
+    k_scale_h,
+    k_scale_r,
+    k_scale_c,
+    k_g_b,
+    k_sinks,
+    k_packed,
+    k_tails,
+    v_sink_b,
+    v_sink_h,
+    v_sink_t,
+    v_tail_b,
+    v_tail_h,
+    v_tail_t,
+    v_packed_b,
+    v_packed_h,
+    v_packed_r,
+    v_scale_b,
+    v_scale_h,
+    v_scale_r,
+    v_scale_c,
+    v_g_b,
+    v_sinks,
+    v_packed,
+    v_tails,
     K_FORMAT: tl.constexpr,
     V_FORMAT: tl.constexpr,
     ALIGN: tl.constexpr,
@@ -174,7 +116,6 @@ def attend_kernel(
     N: tl.constexpr,
 ):
     """One head, M query rows, the tiles of one split: partial sums of its softmax."""
-    heads, groups, rows, splits, per_split, total, origin, packed_from, packed_to = sizes
     pid = tl.program_id(0).to(tl.int64)
     split, pid = pid % splits, pid // splits
     high = tl.cdiv(rows, M)
@@ -184,18 +125,50 @@ def attend_kernel(
     row = first_row + tl.arange(0, M)
     query, q_head = row // groups, head * groups + row % groups
     inside = (row < rows)[:, None]
-    q_b, q_h, q_t = q_strides
     q_at = (batch * q_b + q_head * q_h + query * q_t)[:, None]
     channel = tl.arange(0, K_FORMAT[12])[None, :]
     q = tl.load(q_ptr + q_at + channel, inside & (channel < K_FORMAT[11]), other=0)
     q = operand(to_float32(q, BFLOAT16), OPERAND)
-    m_b, m_h, m_t, m_n = mask_strides
     if mask_ptr is not None:
-        mask_ptr = mask_ptr + (batch * m_b + q_head * m_h + query * m_t)[:, None]
-    k_exact, k_packed, k_rows = head_of(k_ptrs, k_strides, batch, head, ALIGN)
-    v_exact, v_packed, v_rows = head_of(v_ptrs, v_strides, batch, head, ALIGN)
+        mask_ptr = mask_ptr + (batch * mask_b + q_head * mask_h + query * mask_t)[:, None]
+    k_sizes = (k_sinks, k_packed, k_tails)
+    k_strides = (
+        k_sink_b,
+        k_sink_h,
+        k_sink_t,
+        k_tail_b,
+        k_tail_h,
+        k_tail_t,
+        k_packed_b,
+        k_packed_h,
+        k_packed_r,
+        k_scale_b,
+        k_scale_h,
+        k_scale_r,
+        k_scale_c,
+        k_g_b,
+    )
+    k_exact, k_blocks, k_steps = head_of(k_ptrs, k_strides, batch, head, ALIGN)
+    v_sizes = (v_sinks, v_packed, v_tails)
+    v_strides = (
+        v_sink_b,
+        v_sink_h,
+        v_sink_t,
+        v_tail_b,
+        v_tail_h,
+        v_tail_t,
+        v_packed_b,
+        v_packed_h,
+        v_packed_r,
+        v_scale_b,
+        v_scale_h,
+        v_scale_r,
+        v_scale_c,
+        v_g_b,
+    )
+    v_exact, v_blocks, v_steps = head_of(v_ptrs, v_strides, batch, head, ALIGN)
 
-    start = split * per_split
+    start = (split * per_split).to(tl.int32)
     stop = tl.minimum(start + per_split, tl.cdiv(total - origin, N))
     packed_from, packed_to = tl.maximum(packed_from, start), tl.minimum(packed_to, stop)
     packed_to = tl.maximum(packed_to, packed_from)
@@ -205,16 +178,16 @@ def attend_kernel(
     maximum = tl.full((M,), float("-inf"), tl.float32)
     for tile in range(packed_from, packed_to):
         first = origin + tile * N
-        k = load_tile(k_exact, k_packed, k_rows, k_sizes, first, K_FORMAT, N, False, BFLOAT16, OPERAND)
-        scores = tile_scores(q, k, mask_ptr, m_n, first, total, inside, scaling, softcap, N)
-        v = load_tile(v_exact, v_packed, v_rows, v_sizes, first, V_FORMAT, N, False, BFLOAT16, OPERAND)
+        k = load_tile(k_exact, k_blocks, k_steps, k_sizes, first, K_FORMAT, N, False, BFLOAT16, OPERAND)
+        scores = tile_scores(q, k, mask_ptr, mask_n, first, total, inside, scaling, softcap, N)
+        v = load_tile(v_exact, v_blocks, v_steps, v_sizes, first, V_FORMAT, N, False, BFLOAT16, OPERAND)
         acc, denominator, maximum = add_tile(acc, denominator, maximum, scores, v, OPERAND)
     # Few tiles come this way; loading them ahead would only take shared memory from the others.
     for edge in tl.range(start, stop - (packed_to - packed_from), num_stages=1):
         first = origin + tl.where(edge < packed_from, edge, edge + packed_to - packed_from) * N
-        k = load_tile(k_exact, k_packed, k_rows, k_sizes, first, K_FORMAT, N, True, BFLOAT16, OPERAND)
-        scores = tile_scores(q, k, mask_ptr, m_n, first, total, inside, scaling, softcap, N)
-        v = load_tile(v_exact, v_packed, v_rows, v_sizes, first, V_FORMAT, N, True, BFLOAT16, OPERAND)
+        k = load_tile(k_exact, k_blocks, k_steps, k_sizes, first, K_FORMAT, N, True, BFLOAT16, OPERAND)
+        scores = tile_scores(q, k, mask_ptr, mask_n, first, total, inside, scaling, softcap, N)
+        v = load_tile(v_exact, v_blocks, v_steps, v_sizes, first, V_FORMAT, N, True, BFLOAT16, OPERAND)
         acc, denominator, maximum = add_tile(acc, denominator, maximum, scores, v, OPERAND)
 
     out = ((batch * heads + head) * splits + split) * rows + row
@@ -224,21 +197,25 @@ def attend_kernel(
     tl.store(sums_ptr + out * 2 + 1, maximum, row < rows)
 
 
-@triton.jit(do_not_specialize=["sizes", "out_strides"])
+@triton.jit(do_not_specialize=["heads", "groups", "rows", "splits", "out_b", "out_h", "out_t"])
 def merge_kernel(
     out_ptr,  # [batch, kv_heads · groups, queries, DIM]
     acc_ptr,  # see attend_kernel
     sums_ptr,
     sink_ptr,  # learned sinks, float32 [kv_heads · groups]: logits that take weight and give nothing; or None
-    sizes,  # kv_heads, groups, rows, splits
-    out_strides,  # batch, head, query
+    heads,
+    groups,
+    rows,
+    splits,
+    out_b,
+    out_h,
+    out_t,
     DIM: tl.constexpr,
     WIDE: tl.constexpr,
     BFLOAT16: tl.constexpr,
     SPLITS: tl.constexpr,
 ):
     """Put the splits of one query row together, SPLITS at a time."""
-    heads, groups, rows, splits = sizes
     pid = tl.program_id(0).to(tl.int64)
     row, pid = pid % rows, pid // rows
     head, batch = pid % heads, pid // heads
@@ -272,7 +249,6 @@ def merge_kernel(
     if sink_ptr is not None:
         denominator += tl.exp2(sink - against)
     acc = acc / tl.where(denominator == 0, 1.0, denominator)
-    out_b, out_h, out_t = out_strides
     to = out_ptr + batch * out_b + q_head * out_h + row // groups * out_t + channel
     if BFLOAT16:
         tl.store(to, bfloat16_bits(acc), channel < DIM)

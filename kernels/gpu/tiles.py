@@ -45,10 +45,12 @@ def load_words(ptr, byte_stride, first, rows_mask, row_bytes, GROUPS: tl.constex
     ptr: addresses [ROWS, 1] of each row's first byte; first: the first group, possibly negative; row_bytes:
     bytes of a row; BYTES: bytes of a group. What lies outside the row or rows_mask [ROWS, 1] reads as zero.
     """
-    at = (first + tl.arange(0, GROUPS).to(tl.int64))[None, :] * BYTES
+    at = (first + tl.arange(0, GROUPS))[None, :] * BYTES
     rows_mask = rows_mask & (at >= 0)
-    words = tl.load(ptr + at * byte_stride, rows_mask & (at < row_bytes), other=0).to(tl.int32)
+    words = tl.load(ptr + at.to(tl.int64) * byte_stride, rows_mask & (at < row_bytes), other=0).to(tl.int32)
     for byte in tl.static_range(1, BYTES):
-        more = tl.load(ptr + (at + byte) * byte_stride, rows_mask & (at + byte < row_bytes), other=0)
+        more = tl.load(
+            ptr + (at + byte).to(tl.int64) * byte_stride, rows_mask & (at + byte < row_bytes), other=0
+        )
         words |= more.to(tl.int32) << (8 * byte)
     return words

@@ -14,7 +14,8 @@ from mxviz.backends._gpu_plan import Plan
 from mxviz.formats import Axis
 from mxviz.quantize import MXBlocks
 
-_TILE = 4096  # elements of a tile of keys or values that registers hold without spilling
+_TOKENS = 32  # of a tile; twice as many spill registers on some targets
+_TILE = 4096  # elements of a tile of keys or values that four warps hold in registers
 _ROWS = (16, 32, 64)  # query rows of a tile
 _SPLITS = 16  # splits that a merge reads at once
 _OPERANDS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
@@ -86,11 +87,11 @@ def plan_attend(query, key, value, *, scaling, mask=None, softcap=None, sinks=No
         "attend",
         (workers * splits,),
         (
-            planning.raw(q), mask, acc, sums, k.pointers, v.pointers, q.stride()[:3],
-            (0, 0, 0, 0) if mask is None else mask.stride(),
-            (heads, groups, rows, splits, max(1, per_split), total, origin, packed_from, packed_to),
-            k.sizes, v.sizes, k.strides, v.strides,
+            planning.raw(q), mask, acc, sums, k.pointers, v.pointers,
             float(scaling), None if softcap is None else float(softcap),
+            heads, groups, rows, splits, max(1, per_split), total, origin, packed_from, packed_to,
+            *q.stride()[:3], *((0, 0, 0, 0) if mask is None else mask.stride()),
+            *k.strides, *k.sizes, *v.strides, *v.sizes,
         ),
         {
             "K_FORMAT": k.format,
@@ -108,7 +109,7 @@ def plan_attend(query, key, value, *, scaling, mask=None, softcap=None, sinks=No
         (batch * heads * rows,),
         (
             planning.raw(out), acc, sums, None if sinks is None else sinks.float(),
-            (heads, groups, rows, splits), out.stride()[:3],
+            heads, groups, rows, splits, *out.stride()[:3],
         ),
         {
             "DIM": v.format[11],
@@ -139,9 +140,8 @@ def _check(query: Tensor, k: _Part, v: _Part, heads: int, mask: Tensor | None) -
 
 
 def _tile_tokens(k: _Part, v: _Part) -> int:
-    """Tokens of a tile: whole blocks of both parts, and no more than registers hold."""
-    along = [p.format[7] for p in (k, v) if p.along_tokens]
-    return max(32, *along, min(64, _TILE // max(k.format[12], v.format[12])))
+    """Tokens of a tile: whole blocks of both parts."""
+    return max([_TOKENS, *(p.format[7] for p in (k, v) if p.along_tokens)])
 
 
 def _tiles(k: _Part, v: _Part, n: int) -> tuple[int, int, int, int]:
