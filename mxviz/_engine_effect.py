@@ -38,6 +38,7 @@ class Effect(NamedTuple):
     top_logprobs: Tensor
 
 
+@torch.inference_mode()
 def measure(
     model: Any,
     ids: tuple[int, ...],

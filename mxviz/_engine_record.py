@@ -118,6 +118,7 @@ def _shape(
         "query_heads": getattr(loaded.model.config.get_text_config(), "num_attention_heads", None),
         "dtype": str(dtype).removeprefix("torch."),
         "model_dtype": str(loaded.dtype).removeprefix("torch."),
+        "sliding_layers": [i for i, layer in enumerate(cache.layers) if getattr(layer, "is_sliding", False)],
     }
     if key is not None:
         found |= {"kv_heads": key.shape[0], "head_dim": key.shape[-1], "value_dim": value.shape[-1]}

@@ -154,11 +154,22 @@ def _scales(view: HeadView, where: str, part: str, size: dict) -> Figure:
         block=view.block,
         channels=view.x.shape[1],
         first=view.sink if view.axis == "token" else 0,
+        exact=_stored_exactly(view),
         stored=view.scale_bytes if (view.scale_bytes >= 0).any() else None,
         title=_scales_sentence(view, part),
         subtitle=f"{where} · {view.micro_text}",
         **size,
     )
+
+
+def _stored_exactly(view: HeadView) -> np.ndarray:
+    """Where no scale is because nothing was quantized: the sinks' rows, or all of it."""
+    exact = np.zeros(view.scales.shape, bool)
+    if view.block is None:
+        return exact | (view.micro_text.startswith("uncompressed"))
+    if view.axis == "channel":
+        exact[: view.sink] = True
+    return exact
 
 
 def _scales_sentence(view: HeadView, part: str) -> str:

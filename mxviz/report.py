@@ -17,8 +17,8 @@ EXACT_BITS = 16  # the uncompressed lane is counted at bfloat16, whatever dtype 
 def report(capture: Capture) -> dict[str, Any]:
     """Return a capture's report, fit for JSON: what is not finite or was not measured is None.
 
-    Bytes are those of the run, with the scales of generation. `error` pools all recorded layers of the exact
-    lane's keys and values (SQNR in dB) with whole-tensor scales; `effect` is teacher-forced (KL in nats).
+    Bytes are those the run held, with the scales of generation. `error` pools all recorded layers of the
+    exact lane's keys and values (SQNR in dB) with whole-tensor scales; `effect` is teacher-forced (KL in nats).
     Nothing timed is in it.
     """
     recipes = {"micro": Recipe.parse(capture.recipe), "single": Recipe.parse(capture.baseline)}
@@ -37,10 +37,7 @@ def report(capture: Capture) -> dict[str, Any]:
             },
             "tokens_held": {name: _stored(capture, name, "tokens_held") for name in LANES},
             "stored_bytes": {name: _stored(capture, name, "stored_bytes") for name in LANES},
-            "bytes_per_token": {
-                "exact": bytes_per_token(capture, None),
-                **{name: bytes_per_token(capture, recipe) for name, recipe in recipes.items()},
-            },
+            "bytes_per_token": {name: _held_per_token(capture, name) for name in LANES},
             "bits_per_element": {name: _stored(capture, name, "bits_per_element") for name in recipes},
             "error": {
                 name: {part: part_error(capture, recipe, part) for part in PARTS}
@@ -56,7 +53,7 @@ def report(capture: Capture) -> dict[str, Any]:
 
 
 def bytes_per_token(capture: Capture, recipe: Recipe | None) -> float | int | None:
-    """Return what one more token costs once it is packed, over all layers of the model, keys and values.
+    """Return what one more token will cost once it is packed, over all layers, keys and values; in bytes.
 
     It counts KV heads and head_dim as stored; scales of a whole tensor, head or channel vanish with length.
     Skipped layers and uncompressed parts count in the model's dtype, None (the exact lane) at 16 bits.
@@ -93,6 +90,14 @@ def _bits(scheme: Scheme, width: int, exact: int) -> float:
         return scheme.bits_per_element(width)
     blocks = -(-width // scheme.block)
     return (8 * packed_bytes(width, scheme.element.bits) + blocks * scheme.scale.bits) / width
+
+
+def _held_per_token(capture: Capture, lane: str) -> float | int | None:
+    """Bytes held over tokens held: what is exact for now (sinks, residual, open block) is in it."""
+    stored, tokens = _stored(capture, lane, "stored_bytes"), _stored(capture, lane, "tokens_held")
+    if not stored or not tokens:
+        return None
+    return stored // tokens if stored % tokens == 0 else stored / tokens
 
 
 def _stored(capture: Capture, lane: str, name: str) -> float | int | None:

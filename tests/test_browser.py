@@ -56,6 +56,11 @@ def generate(page: Page, prompt: str) -> None:
     page.get_by_role("button", name="Generate").click()
 
 
+def wait_for_the_end(page: Page) -> None:
+    expect(page.get_by_role("button", name="Generate")).to_be_visible(timeout=240_000)
+    wait_for_figures(page)
+
+
 def test_first_view_is_true_with_nothing_clicked(page, server):
     expect(page.get_by_role("heading", level=1)).to_be_visible(timeout=60_000)
     wait_for_figures(page)
@@ -70,8 +75,8 @@ def test_a_newcomer_generates_and_sees_what_it_did(page, server):
     page.get_by_label("New tokens").press("Enter")
     generate(page, "Name three colours of the rainbow.")
     expect(page.get_by_role("button", name="Stop")).to_be_visible(timeout=20_000)
-    expect(page.locator(".mx-prompt")).to_contain_text("three colours", timeout=240_000)
-    wait_for_figures(page)
+    wait_for_the_end(page)
+    expect(page.locator(".mx-prompt")).to_contain_text("three colours")
 
     texts = page.locator(".mx-lane .mx-text").all_inner_texts()
     assert len(texts) == 3 and all(len(text) > 10 for text in texts)
@@ -107,18 +112,26 @@ def test_stop_keeps_what_was_written(page, server):
 
 
 @pytest.mark.parametrize(
-    ("model", "said"),
-    [("no-such-model", "no-such-model"), ("/etc/hostname.gguf", "hostname.gguf")],
+    ("label", "typed", "said"),
+    [
+        ("Model", "no-such-model", "no-such-model"),
+        ("Model", "/etc/hostname.gguf", "hostname.gguf"),
+        ("Recipe", "mxfp5", "unknown scheme 'mxfp5'"),
+        ("Recipe", "mxfp4;sink=-1", "sink="),
+        ("Baseline", "int5@tensor", "int5@tensor"),
+    ],
 )
-def test_a_wrong_model_gets_one_calm_line(page, server, model, said):
+def test_a_wrong_choice_gets_one_calm_line(page, server, label, typed, said):
     wait_for_figures(page)
-    box = page.get_by_role("combobox", name=re.compile("^Model|Model"))
-    box.first.fill(model)
-    box.first.press("Enter")
+    page.get_by_text("Recipe, baseline, length and sampling").click()
+    box = page.get_by_role("combobox", name=re.compile(f"{label}( \\(|:)"))
+    box.fill(typed)
+    box.press("Enter")
     generate(page, "Hello")
     alert = page.locator("[data-testid=stAlert]")
     expect(alert).to_contain_text(said, timeout=60_000)
     assert "\n" not in alert.inner_text().strip()
+    wait_for_figures(page)  # what was there before is still there
     assert "Traceback" not in server.text()
 
 
@@ -129,6 +142,8 @@ def test_hostile_prompt_stays_literal(page, server):
     page.get_by_label("New tokens").press("Enter")
     prompt = "costs $5 and $6 <img src=x onerror=document.title='owned'> <b>bold</b> </style> :red[hm]"
     generate(page, prompt)
-    expect(page.locator(".mx-prompt")).to_contain_text(prompt, timeout=240_000)
+    expect(page.locator(".mx-prompt")).to_contain_text(prompt, timeout=60_000)
+    wait_for_the_end(page)
+    expect(page.locator(".mx-prompt")).to_contain_text(prompt)
     assert page.title() != "owned"
     assert page.locator(".mx-prompt b, .mx-prompt img").count() == 0

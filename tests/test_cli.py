@@ -1,4 +1,4 @@
-"""The command line as a user meets it: one clear line and exit code 2 for a mistake, JSON alone for `--json -`."""
+"""The command line as a user meets it: one clear line and code 2 for a mistake, JSON alone for `--json -`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def refused(capsys, *argv: str) -> str:
         (["--baseline", "int5@tensor"], "unknown scheme 'int5@tensor'"),
         (["--prompt", ""], "prompt"),
         (["--prompt", "   \n"], "prompt"),
-        (["--prompt", "long " * 9000], "8192"),
+        (["--prompt", "long " * 9000], "8,192"),
         (["--max-new-tokens", "0"], "0"),
         (["--max-new-tokens", "-1"], "-1"),
         (["--max-new-tokens", "ten"], "invalid int value: 'ten'"),

@@ -125,11 +125,22 @@ def test_the_list_of_outliers_is_short() -> None:
 
 def test_bytes_per_token_of_a_short_row() -> None:
     capture = made_capture("mxfp4;skip=1", "int4@token")
-    made = report(capture)["bytes_per_token"]
+    recipes = {"exact": None, "micro": Recipe.parse(capture.recipe), "single": Recipe.parse(capture.baseline)}
+    made = {lane: bytes_per_token(capture, recipe) for lane, recipe in recipes.items()}
     assert made["exact"] == 3 * 2 * (HEAD_DIM + VALUE_DIM) * 2
     packed = 2 * (20 + 2) + 2 * (12 + 1)  # head_dim 40: two blocks a row; 24: one
     assert made["micro"] == 2 * packed + 2 * (HEAD_DIM + VALUE_DIM) * 4  # the skipped layer is float32
     assert made["single"] == 3 * 2 * ((20 + 4) + (12 + 4))
+
+
+def test_the_report_tells_bytes_held_per_token_held() -> None:
+    storage = {
+        "exact": {"tokens_held": 83, "stored_bytes": 83 * 23_040},
+        "micro": {"tokens_held": 83, "stored_bytes": 1_000_001},
+        "single": {"tokens_held": 0, "stored_bytes": 0},
+    }
+    made = report(made_capture(storage=storage))["bytes_per_token"]
+    assert made == {"exact": 23_040, "micro": 1_000_001 / 83, "single": None}
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, field
 
 import streamlit as st
-from streamlit.runtime import get_instance
+from streamlit import runtime
 from streamlit.runtime.scriptrunner import add_script_run_ctx, get_script_run_ctx
 
 from mxviz.capture import Capture
@@ -45,7 +45,7 @@ class Job:
         now = time.monotonic()
         if not self.stop.is_set() and now - self._checked > 0.2:
             self._checked = now
-            if get_instance().is_active_session(self.session):
+            if not runtime.exists() or runtime.get_instance().is_active_session(self.session):
                 self._missing_since = None
             else:
                 self._missing_since = self._missing_since or now
