@@ -130,6 +130,11 @@ def u8(address):
 
 
 @device
+def i8(address):
+    return carray(_pointer(address), (_ENDLESS,), np.int8)
+
+
+@device
 def widen(source, width, n, out):
     """Read n bfloat16 or float16 numbers at an address into float32."""
     narrow = u16(source)

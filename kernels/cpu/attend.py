@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 from numba import njit
 
-from mxviz.kernels.cpu._base import I32, bits_of, device, f32, float_of, kernel, u8
+from mxviz.kernels.cpu._base import EXPONENT, I32, MAGNITUDE, bits_of, device, f32, float_of, kernel, u8
 from mxviz.kernels.cpu.tiles import Held, fill, segment_end
 
 # Sums in any order, fused products: attention promises a tolerance, not bytes.
@@ -22,10 +22,11 @@ _loose = partial(njit, error_model="numpy", fastmath={"reassoc", "contract", "ns
 ROWS = 32
 """Query rows (heads of a group × queries) that share one decoded tile."""
 
-_TILE = 64  # tokens of a tile
+_TILE = 128  # tokens of a tile at most
 _TILE_NUMBERS = 8192  # numbers of a tile at most, so that it stays in the first-level cache
 _LOG2_E, _LN2_HIGH, _LN2_LOW = np.float32(1.44269504), np.float32(0.693359375), np.float32(-2.12194440e-4)
 _ROUND = np.float32(1.5 * 2**23)
+_LOWEST = I32(0x807FFFFF - 2**32)  # -infinity in that order
 
 
 class Mask(IntEnum):
@@ -116,10 +117,12 @@ def _masked(scores, n, mask, kind, stride, softcap):
         kept = u8(mask)
         for t in range(n):
             scores[t] = scores[t] if kept[t * stride] else np.float32(-np.inf)
-    top = np.float32(-np.inf)
+    top = _LOWEST  # the largest of floats, in integers of the same order, becomes vectors; a NaN is left out
     for t in range(n):
-        top = scores[t] if scores[t] > top else top
-    return top
+        bits = bits_of(scores[t])
+        key = I32(bits ^ I32(I32(bits >> I32(31)) & MAGNITUDE))
+        top = max(top, key if I32(bits & MAGNITUDE) <= EXPONENT else _LOWEST)
+    return float_of(I32(top ^ I32(I32(top >> I32(31)) & MAGNITUDE)))
 
 
 @device
@@ -133,12 +136,14 @@ def _score_tile(key, plan, place, t0, t1, queries, row, count, scratch, numbers,
             fill(key, plan, segment, place, a - start, b - start, scratch, numbers)
             source = queries[1] if segment == 1 else queries[0]
             for r in range(count):
-                _scores(source + 4 * (row + r) * dim, numbers, b - a, dim, scores[r, a - t0 :])
+                _scores(
+                    source + 4 * (row + r) * dim, numbers, b - a, dim, f32(scores + 4 * (r * _TILE + a - t0))
+                )
         start = end
 
 
 @device
-def _weigh_tile(value, plan, place, t0, t1, apart, count, scratch, numbers, weights, weighted):
+def _weigh_tile(value, plan, place, t0, t1, apart, count, scratch, numbers, scores, weighted):
     """Add the values of tokens t0 … t1 - 1 by weight, those of the packed part apart where that is asked."""
     start, width = 0, value[Held.DIM]
     for segment in range(3):
@@ -148,20 +153,22 @@ def _weigh_tile(value, plan, place, t0, t1, apart, count, scratch, numbers, weig
             fill(value, plan, segment, place, a - start, b - start, scratch, numbers)
             side = width if segment == 1 and apart == 2 else 0
             for r in range(count):
-                _weigh(weights[r, a - t0 :], numbers, b - a, width, weighted[r, side:])
+                weights = f32(scores + 4 * (r * _TILE + a - t0))
+                _weigh(weights, numbers, b - a, width, f32(weighted + 4 * (r * apart * width + side)))
         start = end
 
 
 @device
-def _soften(scores, n, highest, top, weight, weighted):
+def _soften(scores, n, highest, top, weight, weighted, width):
     """Turn n scores of a row into weights under the maximum so far; return that and the sum so far."""
     highest = max(top, highest)
     if highest == -np.inf:  # nothing but masked tokens yet
-        scores[:n] = np.float32(0.0)
+        for t in range(n):
+            scores[t] = np.float32(0.0)
         return top, weight
     if highest > top:
         shrink = np.float32(0.0) if top == -np.inf else _exp(np.float32(top - highest))
-        for i in range(len(weighted)):
+        for i in range(width):
             weighted[i] *= shrink
         weight *= shrink
     return highest, np.float32(weight + _weights(scores, n, highest))
@@ -190,29 +197,28 @@ def attend_splits(
     tile = _TILE
     while tile > 8 and tile * max(dim, width) > _TILE_NUMBERS:
         tile //= 2
-    most = tile * max(dim, width)
-    buffer, codes, divisor = (
-        np.empty(most, np.float32),
-        np.empty(most + 4, np.uint8),
-        np.empty(most, np.float32),
-    )
-    key_scratch = (codes, divisor, np.zeros(most, np.float32))
-    value_scratch = (codes, divisor, np.zeros(most, np.float32))
-    scores, weighted = np.empty((ROWS, tile), np.float32), np.empty((ROWS, apart * width), np.float32)
+    most, wide = tile * max(dim, width), apart * width
+    codes, floats = np.empty(most + 4, np.uint8), np.zeros(4 * most + ROWS * (_TILE + wide), np.float32)
     top, weight = np.empty(ROWS, np.float32), np.empty(ROWS, np.float32)
-    numbers = buffer.ctypes.data
     for unit in range(first, last):
         work, part = divmod(unit, splits)
         outer, row_tile = divmod(work, row_tiles)
         place, r0 = divmod(outer, heads), row_tile * ROWS
         count = min(ROWS, rows - r0)
-        weighted[:count] = np.float32(0.0)
+        # Addresses are taken in the loop: an array that is not used behind them would be freed under them.
+        numbers, codes_at = np.int64(floats.ctypes.data), np.int64(codes.ctypes.data)
+        key_scratch = (codes_at, numbers + 4 * most, numbers + 8 * most)
+        value_scratch = (codes_at, numbers + 4 * most, numbers + 12 * most)
+        scores = numbers + 16 * most
+        weighted = scores + 4 * ROWS * _TILE
+        sums_of = f32(weighted)
+        for i in range(count * wide):
+            sums_of[i] = np.float32(0.0)
         top[:count] = np.float32(-np.inf)
         weight[:count] = np.float32(0.0)
-        stop = min(total, (part + 1) * split)
+        row, stop = outer * rows + r0, min(total, (part + 1) * split)
         for t0 in range(part * split, stop, tile):
             t1 = min(t0 + tile, stop)
-            row = outer * rows + r0
             _score_tile(
                 key, key_plan, place, t0, t1, (query, turned), row, count, key_scratch, numbers, scores
             )
@@ -220,16 +226,17 @@ def attend_splits(
                 inner, position = divmod(r0 + r, queries)
                 at = place[0] * mb + (place[1] * group + inner) * mh + position * mq + t0 * mk
                 at = mask + (1 if mask_kind == Mask.BOOLEAN else 4) * at
-                highest = _masked(scores[r], t1 - t0, at, mask_kind, mk, softcap)
-                top[r], weight[r] = _soften(scores[r], t1 - t0, highest, top[r], weight[r], weighted[r])
+                row_scores, row_sums = f32(scores + 4 * r * _TILE), f32(weighted + 4 * r * wide)
+                highest = _masked(row_scores, t1 - t0, at, mask_kind, mk, softcap)
+                top[r], weight[r] = _soften(row_scores, t1 - t0, highest, top[r], weight[r], row_sums, wide)
             _weigh_tile(
                 value, value_plan, place, t0, t1, apart, count, value_scratch, numbers, scores, weighted
             )  # fmt: skip
         for r in range(count):
-            at = (outer * rows + r0 + r) * splits + part
-            out, both = f32(acc + 4 * at * apart * width), f32(sums + 8 * at)
-            for i in range(apart * width):
-                out[i] = weighted[r, i]
+            at = (row + r) * splits + part
+            out, both = f32(acc + 4 * at * wide), f32(sums + 8 * at)
+            for i in range(wide):
+                out[i] = sums_of[r * wide + i]
             both[0], both[1] = top[r], weight[r]
 
 

@@ -6,37 +6,51 @@ import numpy as np
 
 from mxviz.kernels.cpu._base import I32, Plan, Scale, device, f32, float_of, half_value, kernel, u8, u16
 from mxviz.kernels.cpu.codec import decode_blocks, decode_columns
-from mxviz.kernels.cpu.pack import unpack_columns_row, unpack_row
+from mxviz.kernels.cpu.pack import unpack_columns, unpack_row
 from mxviz.kernels.cpu.quantize import COLUMNS, ROWS, TILE
 from mxviz.kernels.cpu.scales import power_of_two
 
 
 @device
-def scale_value(scales, at, kind, g):
-    """The float32 that the stored scale at index `at` stands for; g is NVFP4's global scale."""
-    if kind == Scale.E8M0:
-        byte = I32(u8(scales)[at])
-        return np.float32(np.nan) if byte == I32(255) else power_of_two(byte)
-    if kind == Scale.E4M3:
-        byte = I32(u8(scales)[at])
-        magnitude = I32(byte & I32(127))
-        normal = float_of(I32(I32(magnitude << I32(20)) + I32(120 << 23)))
-        value = normal if magnitude > I32(7) else np.float32(magnitude) * np.float32(2.0**-9)
-        value = np.float32(np.nan) if magnitude == I32(127) else value
-        return np.float32((-value if byte > I32(127) else value) * g)
-    if kind == Scale.FLOAT32:
-        return f32(scales)[at]
-    return half_value(I32(u16(scales)[at]))
+def _e8m0_value(byte):
+    return np.float32(np.nan) if byte == I32(255) else power_of_two(byte)
+
+
+@device
+def _e4m3_value(byte, g):
+    """NVFP4's scale: an E4M3 byte times the tensor's global scale."""
+    magnitude = I32(byte & I32(127))
+    normal = float_of(I32(I32(magnitude << I32(20)) + I32(120 << 23)))
+    value = normal if magnitude > I32(7) else np.float32(np.float32(magnitude) * np.float32(2.0**-9))
+    value = np.float32(np.nan) if magnitude == I32(127) else value
+    return np.float32((-value if byte > I32(127) else value) * g)
 
 
 @device
 def read_scales(scales, zeros, begin, stride, count, kind, g, divisor, offset):
     """Divisors (and zero points) of `count` blocks or columns, from index `begin` on, `stride` apart."""
-    for b in range(count):
-        divisor[b] = scale_value(scales, begin + b * stride, kind, g)
-    if kind == Scale.FLOAT16_ZERO:
+    if kind == Scale.E8M0 and stride == 1:  # neighbours, which become vectors
+        stored = u8(scales + begin)
         for b in range(count):
-            offset[b] = half_value(I32(u16(zeros)[begin + b * stride]))
+            divisor[b] = _e8m0_value(I32(stored[b]))
+    elif kind == Scale.E4M3 and stride == 1:
+        stored = u8(scales + begin)
+        for b in range(count):
+            divisor[b] = _e4m3_value(I32(stored[b]), g)
+    elif kind == Scale.E8M0 or kind == Scale.E4M3:
+        stored = u8(scales + begin)
+        for b in range(count):
+            byte = I32(stored[b * stride])
+            divisor[b] = _e8m0_value(byte) if kind == Scale.E8M0 else _e4m3_value(byte, g)
+    elif kind == Scale.FLOAT32:
+        given = f32(scales + 4 * begin)
+        for b in range(count):
+            divisor[b] = given[b * stride]
+    else:
+        halves, zero_points = u16(scales + 2 * begin), u16(zeros + 2 * begin)
+        for b in range(count):
+            divisor[b] = half_value(I32(halves[b * stride]))
+            offset[b] = half_value(I32(zero_points[b * stride]))
 
 
 @kernel
@@ -97,7 +111,7 @@ def dequantize_columns(
     columns = min(dim, COLUMNS)
     row_tiles, column_tiles = (tokens + rows - 1) // rows, (dim + columns - 1) // columns
     divisor, offset = np.zeros(columns, np.float32), np.zeros(columns, np.float32)
-    codes = np.zeros(columns, np.uint8)
+    codes = np.zeros(rows * columns, np.uint8)
     for unit in range(first, last):
         outer, tile = divmod(unit, row_tiles * column_tiles)
         batch, head = divmod(outer, heads)
@@ -105,13 +119,14 @@ def dequantize_columns(
         t0, n = block * rows, min(columns, dim - c0)
         g = f32(given)[batch * gb] if kind == Scale.E4M3 else np.float32(1.0)
         base = packed + batch * pb + head * ph + t0 * bits // 8 * pt + c0
-        for r in range(min(rows, tokens - t0)):
+        count = min(rows, tokens - t0)
+        unpack_columns(u8(base), pt, 0, count, n, bits, codes)
+        for r in range(count):
             if r == 0 or (not blocked and st):
                 begin = batch * sb + head * sh + (block if blocked else t0 + r) * st + c0 * sd
                 read_scales(scales, zeros, begin, sd, n if sd else 1, kind, g, divisor, offset)
-            unpack_columns_row(u8(base), pt, r, n, bits, codes)
             target = out + 4 * ((outer * tokens + t0 + r) * dim + c0)
             if sd:
-                decode_columns(codes.ctypes.data, divisor, offset, n, plan, target)
+                decode_columns(codes.ctypes.data + r * n, divisor, offset, n, plan, target)
             else:
-                decode_blocks(codes.ctypes.data, divisor, offset, n, n, plan, target)
+                decode_blocks(codes.ctypes.data + r * n, divisor, offset, n, n, plan, target)

@@ -112,16 +112,23 @@ def pack_columns(codes, stride, rows, n, bits, out, out_stride):
 
 
 @device
-def unpack_columns_row(packed, stride, t, n, bits, codes):
-    """The n codes of row t where rows were packed along the rows; only bytes that exist are read."""
-    first = t * bits // 8
-    shift = t * bits % 8
-    low = packed[first * stride :]
-    mask = np.uint8((1 << bits) - 1)
-    if shift + bits <= 8:
-        for i in range(n):
-            codes[i] = (low[i] >> shift) & mask
-        return
-    high = packed[(first + 1) * stride :]
-    for i in range(n):
-        codes[i] = ((low[i] >> shift) | np.uint8(high[i] << (8 - shift))) & mask
+def unpack_columns(packed, stride, begin, end, n, bits, codes):
+    """Rows begin … end - 1 of n codes from rows packed along the rows; only bytes that exist are read."""
+    mask, t = np.uint8((1 << bits) - 1), begin
+    while t < end:
+        out, shift = codes[(t - begin) * n :], t * bits % 8
+        low = packed[t * bits // 8 * stride :]
+        if bits == 4 and shift == 0 and t + 1 < end:
+            second = codes[(t + 1 - begin) * n :]
+            for i in range(n):
+                out[i] = low[i] & 15
+                second[i] = low[i] >> 4
+            t += 1
+        elif shift + bits <= 8:
+            for i in range(n):
+                out[i] = (low[i] >> shift) & mask
+        else:
+            high = packed[(t * bits // 8 + 1) * stride :]
+            for i in range(n):
+                out[i] = ((low[i] >> shift) | np.uint8(high[i] << (8 - shift))) & mask
+        t += 1

@@ -6,10 +6,9 @@ from enum import IntEnum
 
 import numpy as np
 
-from mxviz.kernels.cpu._base import I32, Kind, Plan, Scale, device, f32, float_of, u8, widen
-from mxviz.kernels.cpu.codec import decode_blocks, decode_columns
+from mxviz.kernels.cpu._base import I32, Kind, Plan, Scale, device, f32, float_of, i8, u8, widen
 from mxviz.kernels.cpu.dequantize import read_scales
-from mxviz.kernels.cpu.pack import unpack_columns_row, unpack_row
+from mxviz.kernels.cpu.pack import unpack_columns, unpack_row
 
 
 class Held(IntEnum):
@@ -57,23 +56,21 @@ def segment_end(held, segment):
 def fill(held, plan, segment, place, begin, end, scratch, out):
     """Write tokens begin … end - 1 of one segment, counted from its start, as float32 rows to an address.
 
-    place is (batch, head). scratch is (codes, divisors, offsets), each as long as a tile (codes by four more);
-    offsets are 0 at first and serve this part alone.
+    place is (batch, head). scratch is the addresses of codes, divisors and offsets, as long as a tile each
+    (codes by 4 more); offsets are 0 at first and serve this part alone. Arrays would be counted at each call.
     """
-    batch, head = place
-    codes, divisor, offset = scratch
     if segment == 1 and held[Held.ALONG_TOKENS]:
-        _fill_columns(held, plan, batch, head, begin, end, codes, divisor, offset, out)
+        _fill_columns(held, plan, place, begin, end, scratch, out)
     elif segment == 1:
-        _fill_rows(held, plan, batch, head, begin, end, codes, divisor, offset, out)
+        _fill_rows(held, plan, place, begin, end, scratch, out)
     else:
-        _fill_exact(held, Held.SINK if segment == 0 else Held.TAIL, batch, head, begin, end, out)
+        _fill_exact(held, Held.SINK if segment == 0 else Held.TAIL, place, begin, end, out)
 
 
 @device
-def _fill_exact(held, at, batch, head, begin, end, out):
+def _fill_exact(held, at, place, begin, end, out):
     dim, width = held[Held.DIM], held[at + 1]
-    start = held[at] + (2 if width else 4) * (batch * held[at + 2] + head * held[at + 3])
+    start = held[at] + (2 if width else 4) * (place[0] * held[at + 2] + place[1] * held[at + 3])
     for t in range(begin, end):
         source, target = start + (2 if width else 4) * t * held[at + 4], f32(out + 4 * (t - begin) * dim)
         if width:
@@ -114,78 +111,146 @@ def _steps(codes, n, plan):
 
 
 @device
-def _signed(code):
-    """A byte as a signed number."""
-    return np.float32(I32(I32(I32(code) ^ I32(128)) - I32(128)))
+def _reading(plan):
+    """What places a float code in a float32: shift, bias, first normal code, 2**emin, sign, last finite."""
+    shift, emin = I32(23 - plan[Plan.MANTISSA]), I32(plan[Plan.EMIN_BITS])
+    normal, half = I32(1 << plan[Plan.MANTISSA]), I32(1 << (plan[Plan.BITS] - 1))
+    return (
+        I32(shift & I32(31)),
+        I32(emin - I32(1 << 23)),
+        normal,
+        float_of(emin),
+        half,
+        I32(plan[Plan.LAST_FINITE]),
+    )
 
 
 @device
-def _scaled_blocks(codes, divisor, offset, n, block, plan, target):
-    """What `decode_blocks` gives, a few times faster where the values are small whole steps."""
-    if not _is_small(plan):
-        decode_blocks(codes.ctypes.data, divisor, offset, n, block, plan, target)
-        return
-    _steps(codes, n, plan)
-    step = float_of(I32(plan[Plan.STEP_BITS]))
+def _value(code, reading):
+    """The value of a float code, NaN if not finite. A subnormal one gets a leading one and loses it."""
+    shift, bias, normal, smallest, half, last = reading
+    magnitude = I32(code & I32(half - I32(1)))
+    is_small = magnitude < normal
+    bits = I32(I32(magnitude << shift) + bias)
+    bits = I32(bits + I32(1 << 23)) if is_small else bits
+    value = np.float32(float_of(bits) - (smallest if is_small else np.float32(0.0)))
+    value = np.float32(np.nan) if magnitude > last else value
+    return -value if code >= half else value
+
+
+@device
+def _scale_steps(codes, divisor, n, block, target):
+    """Values of n signed bytes, a divisor a block. Each its own function, or LLVM gives up on vectors."""
     for b in range((n + block - 1) // block):
-        code, out, size = (
-            u8(codes.ctypes.data + b * block),
-            f32(target + 4 * b * block),
-            min(block, n - b * block),
-        )
-        scale, shift = divisor[b] * step, offset[b]
-        for i in range(size):
-            out[i] = _signed(code[i]) * scale + shift
+        steps, out, scale = i8(codes + b * block), f32(target + 4 * b * block), divisor[b]
+        for i in range(min(block, n - b * block)):
+            out[i] = np.float32(np.float32(steps[i]) * scale)
 
 
 @device
-def _scaled_columns(codes, divisor, offset, n, plan, target):
-    if not _is_small(plan):
-        decode_columns(codes.ctypes.data, divisor, offset, n, plan, target)
-        return
-    _steps(codes, n, plan)
-    out, step = f32(target), float_of(I32(plan[Plan.STEP_BITS]))
-    for i in range(n):
-        out[i] = _signed(codes[i]) * (divisor[i] * step) + offset[i]
+def _shift_steps(codes, divisor, offset, n, block, target):
+    """As `_scale_steps`, with zero points."""
+    for b in range((n + block - 1) // block):
+        steps, out, scale = i8(codes + b * block), f32(target + 4 * b * block), divisor[b]
+        shift = offset[b]
+        for i in range(min(block, n - b * block)):
+            out[i] = np.float32(np.float32(np.float32(steps[i]) * scale) + shift)
 
 
 @device
-def _fill_rows(held, plan, batch, head, begin, end, codes, divisor, offset, out):
-    dim, bits, kind, block = held[Held.DIM], plan[Plan.BITS], plan[Plan.SCALE], plan[Plan.BLOCK]
+def _scale_floats(codes, divisor, n, block, plan, target):
+    """Values of n float codes, a divisor a block."""
+    reading = _reading(plan)
+    for b in range((n + block - 1) // block):
+        code, out, scale = u8(codes + b * block), f32(target + 4 * b * block), divisor[b]
+        for i in range(min(block, n - b * block)):
+            out[i] = np.float32(_value(I32(code[i]), reading) * scale)
+
+
+@device
+def _scale_blocks(codes, divisor, offset, n, block, plan, small, target):
+    """Values of n codes (steps where small), a divisor and a zero point a block."""
+    if not small:
+        _scale_floats(codes, divisor, n, block, plan, target)
+    elif plan[Plan.SCALE] == Scale.FLOAT16_ZERO:
+        _shift_steps(codes, divisor, offset, n, block, target)
+    else:
+        _scale_steps(codes, divisor, n, block, target)
+
+
+@device
+def _scale_columns(codes, divisor, offset, rows, n, plan, small, target):
+    """Values of rows of n codes (steps where small), a divisor and a zero point a column."""
+    reading, shifted = _reading(plan), plan[Plan.SCALE] == Scale.FLOAT16_ZERO
+    for r in range(rows):
+        out, steps, code = f32(target + 4 * r * n), i8(codes + r * n), u8(codes + r * n)
+        if not small:
+            for i in range(n):
+                out[i] = np.float32(_value(I32(code[i]), reading) * divisor[i])
+        elif shifted:
+            for i in range(n):
+                out[i] = np.float32(np.float32(np.float32(steps[i]) * divisor[i]) + offset[i])
+        else:
+            for i in range(n):
+                out[i] = np.float32(np.float32(steps[i]) * divisor[i])
+
+
+@device
+def _read(held, plan, place, at, step, count, small, divisor, offset):
+    """Read scales (and zero points); where codes become steps, the divisor is that of a step."""
+    kind = plan[Plan.SCALE]
+    g = f32(held[Held.GLOBAL])[place[0] * held[Held.GLOBAL_B]] if kind == Scale.E4M3 else np.float32(1.0)
+    at += place[0] * held[Held.SCALE_B] + place[1] * held[Held.SCALE_H]
+    read_scales(held[Held.SCALES], held[Held.ZEROS], at, step, count, kind, g, divisor, offset)
+    if small:
+        size = float_of(I32(plan[Plan.STEP_BITS]))
+        for i in range(count):
+            divisor[i] *= size
+
+
+@device
+def _fill_rows(held, plan, place, begin, end, scratch, out):
+    """Codes packed along head_dim; rows that need no care about their ends are worked on as one."""
+    codes, divisor, offset = u8(scratch[0]), f32(scratch[1]), f32(scratch[2])
+    dim, bits, kind, small = held[Held.DIM], plan[Plan.BITS], plan[Plan.SCALE], _is_small(plan)
     by_channel = kind == Scale.FLOAT32 and held[Held.SCALE_D] != 0
-    block = dim if kind == Scale.FLOAT32 else block
+    block = dim if kind == Scale.FLOAT32 else plan[Plan.BLOCK]
     row_bytes, row_blocks = (dim * bits + 7) // 8, (dim + block - 1) // block
     step = held[Held.SCALE_T] if row_blocks == 1 else held[Held.SCALE_D]
-    dense = held[Held.PACKED_T] == row_bytes and held[Held.SCALE_T] == row_blocks * step and not by_channel
-    whole = dense and dim % block == 0 and dim * bits % 8 == 0
-    together = end - begin if whole else 1
-    packed = held[Held.PACKED] + batch * held[Held.PACKED_B] + head * held[Held.PACKED_H]
-    first = batch * held[Held.SCALE_B] + head * held[Held.SCALE_H]
-    g = f32(held[Held.GLOBAL])[batch * held[Held.GLOBAL_B]] if kind == Scale.E4M3 else np.float32(1.0)
-    for t in range(begin, end, together):
-        span, target = dim * together, out + 4 * (t - begin) * dim
-        unpack_row(u8(packed + t * held[Held.PACKED_T]), span, bits, codes)
-        at = first + t * held[Held.SCALE_T]
+    dense = held[Held.PACKED_T] == row_bytes and dim * bits % 8 == 0
+    whole = dense and dim % block == 0 and (by_channel or held[Held.SCALE_T] == row_blocks * step)
+    rows = end - begin if whole else 1
+    packed = held[Held.PACKED] + place[0] * held[Held.PACKED_B] + place[1] * held[Held.PACKED_H]
+    if by_channel:
+        _read(held, plan, place, 0, 1, dim, small, divisor, offset)
+    for t in range(begin, end, rows):
+        target = out + 4 * (t - begin) * dim
+        unpack_row(u8(packed + t * held[Held.PACKED_T]), rows * dim, bits, codes)
+        if small:
+            _steps(codes, rows * dim, plan)
         if by_channel:
-            _scaled_columns(codes, f32(held[Held.SCALES] + 4 * at), offset, span, plan, target)
+            _scale_columns(scratch[0], divisor, offset, rows, dim, plan, small, target)
         else:
-            blocks = (span + block - 1) // block
-            read_scales(held[Held.SCALES], held[Held.ZEROS], at, step, blocks, kind, g, divisor, offset)
-            _scaled_blocks(codes, divisor, offset, span, block, plan, target)
+            _read(
+                held, plan, place, t * held[Held.SCALE_T], step, rows * row_blocks, small, divisor, offset
+            )  # fmt: skip
+            _scale_blocks(scratch[0], divisor, offset, rows * dim, block, plan, small, target)
 
 
 @device
-def _fill_columns(held, plan, batch, head, begin, end, codes, divisor, offset, out):
-    """Blocks run along the tokens: a row of scales serves a block of rows."""
-    dim, bits, kind, block = held[Held.DIM], plan[Plan.BITS], plan[Plan.SCALE], plan[Plan.BLOCK]
-    packed = held[Held.PACKED] + batch * held[Held.PACKED_B] + head * held[Held.PACKED_H]
-    first = batch * held[Held.SCALE_B] + head * held[Held.SCALE_H]
-    g = f32(held[Held.GLOBAL])[batch * held[Held.GLOBAL_B]] if kind == Scale.E4M3 else np.float32(1.0)
-    for t in range(begin, end):
-        number, within = divmod(t, block)
-        if t == begin or within == 0:
-            at, step = first + number * held[Held.SCALE_T], held[Held.SCALE_D]
-            read_scales(held[Held.SCALES], held[Held.ZEROS], at, step, dim, kind, g, divisor, offset)
-        base = packed + number * block * bits // 8 * held[Held.PACKED_T]
-        unpack_columns_row(u8(base), held[Held.PACKED_T], within, dim, bits, codes)
-        _scaled_columns(codes, divisor, offset, dim, plan, out + 4 * (t - begin) * dim)
+def _fill_columns(held, plan, place, begin, end, scratch, out):
+    """Codes packed along the tokens: a row of scales serves a block of rows."""
+    codes, divisor, offset = u8(scratch[0]), f32(scratch[1]), f32(scratch[2])
+    dim, block, small = held[Held.DIM], plan[Plan.BLOCK], _is_small(plan)
+    packed = held[Held.PACKED] + place[0] * held[Held.PACKED_B] + place[1] * held[Held.PACKED_H]
+    unpack_columns(u8(packed), held[Held.PACKED_T], begin, end, dim, plan[Plan.BITS], codes)
+    if small:
+        _steps(codes, (end - begin) * dim, plan)
+    t = begin
+    while t < end:
+        number = t // block
+        rows, at = min(end, (number + 1) * block) - t, number * held[Held.SCALE_T]
+        _read(held, plan, place, at, held[Held.SCALE_D], dim, small, divisor, offset)
+        source, target = scratch[0] + (t - begin) * dim, out + 4 * (t - begin) * dim
+        _scale_columns(source, divisor, offset, rows, dim, plan, small, target)
+        t += rows
