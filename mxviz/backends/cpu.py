@@ -9,6 +9,7 @@ from torch import Tensor
 
 from mxviz import _scales as reference_scales
 from mxviz import quantize as reference
+from mxviz.backends import Part
 from mxviz.backends import _numba_host as host
 from mxviz.backends._cpu_attend import attend
 from mxviz.backends._cpu_plan import WIDTHS, Plan, address, kernels, plan_of
@@ -184,5 +185,8 @@ def dequantize(blocks: MXBlocks, dtype: torch.dtype) -> Tensor:
 def warm_up() -> None:
     """Compile, or read from the disk, what a page with default settings needs; call it in a thread."""
     sample = torch.zeros(1, 1, 64, 64)
-    for name, axis in (("mxfp4", -1), ("mxfp4", -2), ("int4@tensor", -1), ("int4@channel", -1)):
-        dequantize(quantize(sample, SCHEMES[name], axis, None), torch.float32)
+    for name, axis in (("mxfp4", -1), ("int4@tensor", -1), ("int4@channel", -1), ("mxfp4", -2)):
+        blocks = quantize(sample, SCHEMES[name], axis, None)
+        dequantize(blocks, torch.float32)
+    part = Part(None, blocks, None)
+    attend(sample[:, :, :1], part, part, scaling=1.0)
