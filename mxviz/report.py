@@ -18,8 +18,8 @@ def report(capture: Capture) -> dict[str, Any]:
     """Return a capture's report, fit for JSON: what is not finite or was not measured is None.
 
     Bytes are those the run held, with the scales of generation. `error` pools all recorded layers of the
-    exact lane's keys and values (SQNR in dB) with whole-tensor scales; `effect` is teacher-forced (KL in nats).
-    Nothing timed is in it.
+    exact lane's keys and values (SQNR in dB) with whole-tensor scales; `effect` is teacher-forced (KL in
+    nats). Nothing timed is in it.
     """
     recipes = {"micro": Recipe.parse(capture.recipe), "single": Recipe.parse(capture.baseline)}
     lanes = {name: lane for name in LANES if (lane := capture.lanes.get(name)) is not None}
