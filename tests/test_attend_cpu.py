@@ -38,7 +38,7 @@ def _one_thread() -> Iterator[None]:
 def _poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the backend allocates and does not write is NaN."""
     empty = torch.empty
-    monkeypatch.setattr(torch, "empty", lambda *size: empty(*size).fill_(float("nan")))
+    monkeypatch.setattr(torch, "empty", lambda *size, **options: empty(*size, **options).fill_(float("nan")))
 
 
 def _roomy(x: Tensor | None) -> Tensor | None:
@@ -231,8 +231,13 @@ def test_threads_change_nothing() -> None:
 @pytest.mark.parametrize(
     ("shape", "values", "mask", "message"),
     [
-        ((1, 4, 1, 64), 9, None, "8 keys and 9 values came"),
-        ((1, 3, 1, 64), 8, None, "3 query heads came; expected a multiple of the 2 KV heads"),
+        ((1, 4, 1, 64), 9, None, r"keys \(1, 2, 8, 64\) and values \(1, 2, 9, 64\) came"),
+        (
+            (1, 3, 1, 64),
+            8,
+            None,
+            r"a query \(1, 3, 1, 64\) came; expected batch 1, a multiple of the 2 KV heads",
+        ),
         (
             (1, 4, 1, 64),
             8,
@@ -246,3 +251,22 @@ def test_what_does_not_fit_is_refused(shape: tuple, values: int, mask: Tensor | 
     value = _part(torch.randn(1, 2, values, 64), SCHEMES["mxfp4"])
     with pytest.raises(ValueError, match=message):
         cpu.attend(torch.randn(shape), key, value, scaling=1.0, mask=mask)
+
+
+def test_a_single_scale_packed_along_the_tokens_is_refused() -> None:
+    key = Part(None, reference.quantize(torch.randn(1, 2, 8, 64), "int4@tensor", -2), None)
+    with pytest.raises(ValueError, match="int4@tensor packed along dimension -2 came; expected -1"):
+        cpu.attend(torch.randn(1, 2, 1, 64), key, key, scaling=1.0)
+
+
+def test_torchs_defaults_are_not_followed() -> None:
+    q, x = torch.randn(1, 2, 1, 64), torch.randn(1, 2, 40, 64)
+    part = _part(x, SCHEMES["mxfp4"], 4, 4)
+    expected = cpu.attend(q, part, part, scaling=0.1)
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.device("meta"):
+            got = cpu.attend(q, part, part, scaling=0.1, sinks=None)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert got.device.type == "cpu" and torch.equal(got, expected)

@@ -271,3 +271,19 @@ def test_an_axis_before_the_tokens_is_the_references() -> None:
     got = cpu.quantize(x, SCHEMES["mxfp4"], -3, None)
     assert _same(got.packed, expected.packed)
     assert _same(cpu.dequantize(got, torch.float32), expected.dequantize())
+
+
+def test_torchs_defaults_are_not_followed() -> None:
+    """They are somebody else's, and a buffer of another size would be written beyond its end."""
+    x = _wild((1, 2, 33, 64))
+    for name in ("mxfp4", "nvfp4", "aint4", "int4@tensor", "int8@channel", "fp8_e4m3@one"):
+        expected = reference.quantize(x, name)
+        torch.set_default_dtype(torch.bfloat16)
+        try:
+            with torch.device("meta"):
+                got = cpu.quantize(x, SCHEMES[name], -1, None)
+                values = cpu.dequantize(got, torch.float32)
+        finally:
+            torch.set_default_dtype(torch.float32)
+        assert all(_same(getattr(got, f), getattr(expected, f)) for f in FIELDS)
+        assert _same(values, expected.dequantize())

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from mxviz.backends import Part
 from mxviz.backends import _numba_host as host
-from mxviz.backends._cpu_plan import WIDTHS, address, kernels, plan_of
+from mxviz.backends._cpu_plan import WIDTHS, address, buffer, kernels, plan_of
 from mxviz.formats import Axis
 
 SPLIT = 512
@@ -53,8 +53,8 @@ def attend(
     width, apart = value.shape[-1], 1 if value.rotation is None else 2
     splits = -(-total // SPLIT)
     held: list[Tensor | None] = []  # keeps what the kernels read alive
-    acc = torch.empty(batch * query_heads * queries, splits, apart * width)
-    sums = torch.empty(batch * query_heads * queries, splits, 2)
+    acc = buffer((batch * query_heads * queries, splits, apart * width))
+    sums = buffer((batch * query_heads * queries, splits, 2))
     mask_kind, mask, mask_strides = _mask(mask, (batch, query_heads, queries, total))
     arguments = (
         plain.data_ptr(), turned.data_ptr(), group, queries, heads, *_held(key, held), *_held(value, held),
@@ -63,7 +63,7 @@ def attend(
     )  # fmt: skip
     units = batch * heads * -(-rows // kernel.ROWS) * splits
     host.spread(kernel.attend_splits, arguments, units, batch * heads * rows * total * width // 8)
-    out = torch.empty(batch, query_heads, queries, apart * width)
+    out = buffer((batch, query_heads, queries, apart * width))
     sinks = None if sinks is None else sinks.detach().float().contiguous()
     kernel.merge_splits(
         acc.data_ptr(), sums.data_ptr(), group, queries, heads, splits, apart * width, address(sinks),
@@ -75,13 +75,25 @@ def attend(
 
 
 def _check(query: Tensor, key: Part, value: Part, mask: Tensor | None) -> None:
-    heads, tokens = key.shape[1], key.shape[2]
-    if tokens != value.shape[2]:
-        raise ValueError(f"{tokens} keys and {value.shape[2]} values came; expected one value for each key")
-    if query.shape[1] % heads:
-        raise ValueError(f"{query.shape[1]} query heads came; expected a multiple of the {heads} KV heads")
+    batch, heads, tokens, dim = key.shape
+    if (batch, heads, tokens) != value.shape[:3]:
+        raise ValueError(
+            f"keys {tuple(key.shape)} and values {tuple(value.shape)} came; "
+            "expected one value for each key: they may differ in head_dim alone"
+        )
+    if query.shape[0] != batch or query.shape[1] % heads or query.shape[3] != dim:
+        raise ValueError(
+            f"a query {tuple(query.shape)} came; expected batch {batch}, a multiple of the {heads} KV heads, "
+            f"and the keys' head_dim {dim}"
+        )
     if mask is not None and mask.shape[-1] != tokens:
         raise ValueError(f"a mask over {mask.shape[-1]} tokens came; expected one over the {tokens} held")
+    for blocks in (key.blocks, value.blocks):
+        if blocks is not None and blocks.axis not in ((-1, -2) if blocks.scheme.is_blocked else (-1,)):
+            raise ValueError(
+                f"{blocks.scheme} packed along dimension {blocks.axis} came; expected -1"
+                + (" or -2" if blocks.scheme.is_blocked else "")
+            )
 
 
 def _mask(mask: Tensor | None, shape: tuple[int, ...]) -> tuple[int, Tensor | None, tuple[int, ...]]:
@@ -122,5 +134,5 @@ def _held(part: Part, kept: list) -> tuple[np.ndarray, np.ndarray]:
     numbers += [packed.data_ptr(), *packed.stride()[:3], blocks.shape[-2]]
     numbers += [scales.data_ptr(), address(zeros), *scales.stride()]
     numbers += [address(given), 0 if given is None or given.shape[0] == 1 else given.stride(0)]
-    numbers += [blocks.shape[-1], blocks.axis == Axis.TOKEN.dim and blocks.scheme.is_blocked]
+    numbers += [blocks.shape[-1], blocks.axis == Axis.TOKEN.dim]
     return np.array(numbers, np.int64), plan_of(blocks.scheme).array

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
 from types import ModuleType
@@ -20,6 +21,11 @@ WIDTHS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 def address(x: Tensor | None) -> int:
     """Where a tensor lies, 0 for None."""
     return 0 if x is None else x.data_ptr()
+
+
+def buffer(shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
+    """Memory for a kernel to write. It follows neither torch's default device nor its default dtype."""
+    return torch.empty(shape, dtype=dtype, device="cpu")
 
 
 @cache

@@ -12,7 +12,7 @@ from mxviz import quantize as reference
 from mxviz.backends import Part
 from mxviz.backends import _numba_host as host
 from mxviz.backends._cpu_attend import attend
-from mxviz.backends._cpu_plan import WIDTHS, Plan, address, kernels, plan_of
+from mxviz.backends._cpu_plan import WIDTHS, Plan, address, buffer, kernels, plan_of
 from mxviz.formats import SCHEMES, Reach, ScaleFormat, Scheme
 from mxviz.quantize import MXBlocks, packed_bytes
 
@@ -78,15 +78,13 @@ def quantize(x: Tensor, scheme: Scheme, axis: int, frozen: Tensor | None) -> MXB
     x = _dense(x.detach())
     _, heads, tokens, dim = x.shape
     source = (x.data_ptr(), WIDTHS[x.dtype], *x.stride()[:3], heads, tokens, dim)
-    packed = torch.empty(
-        _along(shape, axis, packed_bytes(shape[axis], scheme.element.bits)), dtype=torch.uint8
-    )
+    packed = buffer(_along(shape, axis, packed_bytes(shape[axis], scheme.element.bits)), torch.uint8)
     zeros = given = divisor = None
     if scheme.is_blocked:
         blocks = _along(shape, axis, -(-shape[axis] // scheme.block))
         with_zeros = scheme.scale is ScaleFormat.FLOAT16_ZERO
-        scales = torch.empty(blocks, dtype=torch.float16 if with_zeros else torch.uint8)
-        zeros = torch.empty_like(scales) if with_zeros else None
+        scales = buffer(blocks, torch.float16 if with_zeros else torch.uint8)
+        zeros = buffer(blocks, torch.float16) if with_zeros else None
         if scheme.scale is ScaleFormat.E4M3:
             divisor = given = _global_scale(source, shape) if frozen is None else frozen
     else:
@@ -112,7 +110,7 @@ def _row_amax(source: tuple, shape: torch.Size, finite_only: bool) -> Tensor:
     """Bits of the largest |x| of each row, int32 [batch, heads, tokens]."""
     heads, tokens, dim = source[5:]
     rows = shape.numel() // dim
-    amax = torch.empty(rows, dtype=torch.int32)
+    amax = buffer((rows,), torch.int32)
     host.spread(kernels().scales.amax_rows, (*source, finite_only, amax.data_ptr()), rows, rows * dim)
     return amax.view(-1, heads, tokens)
 
@@ -120,7 +118,7 @@ def _row_amax(source: tuple, shape: torch.Size, finite_only: bool) -> Tensor:
 def _global_scale(source: tuple, shape: torch.Size) -> Tensor:
     """NVFP4's g = A/2688, A the largest finite magnitude of a sequence; 1 where that would be 0."""
     amax = _row_amax(source, shape, True).amax((1, 2)).view(torch.float32)
-    g = amax / torch.full((), reference_scales.NVFP4_RANGE)
+    g = reference_scales.over(amax, reference_scales.NVFP4_RANGE)
     return torch.where(g == 0, 1.0, g).view(*shape[:-3], *(1,) * min(3, len(shape)))
 
 
@@ -133,18 +131,18 @@ def _single_scales(
     kept = [1 if d - len(shape) in dims else n for d, n in enumerate(shape)]
     constant = scheme.reach is Reach.ONE
     if constant and scheme.element.nan_code is not None:  # the element holds its own NaN
-        ones = torch.ones(kept)
+        ones = buffer(kept).fill_(1.0)
         return ones, ones
     if scheme.reach is Reach.CHANNEL and len(shape) > 1:
         outer, parts, inner = shape.numel() // (tokens * dim), -(-tokens // _CHUNK), dim
-        amax = torch.empty(outer, parts, inner, dtype=torch.int32)
+        amax = buffer((outer, parts, inner), torch.int32)
         arguments = (*source, _CHUNK, amax.data_ptr())
         host.spread(kernels().scales.amax_columns, arguments, outer * parts, shape.numel())
     else:
         amax = _row_amax(source, shape, False)
         outer, inner = torch.Size(kept).numel(), 1
         parts = amax.numel() // outer
-    stored, divisor = torch.empty(kept), torch.empty(kept)
+    stored, divisor = buffer(kept), buffer(kept)
     frozen = None if frozen is None else frozen.float().expand(kept).contiguous()
     kernels().scales.single_scales(
         amax.data_ptr(), outer, parts, inner, scheme.element.max_normal, address(frozen), constant,
@@ -156,7 +154,7 @@ def _single_scales(
 def dequantize(blocks: MXBlocks, dtype: torch.dtype) -> Tensor:
     """See `mxviz.quantize.MXBlocks.dequantize`; packed and scales may be views of bigger buffers."""
     shape, axis, scheme = blocks.shape, blocks.axis, blocks.scheme
-    out = torch.empty(shape)
+    out = buffer(shape)
     if axis < -2 or out.numel() == 0:
         return blocks.dequantize(dtype)
     plan, packed = plan_of(scheme), _dense(blocks.packed)
@@ -184,7 +182,7 @@ def dequantize(blocks: MXBlocks, dtype: torch.dtype) -> Tensor:
 
 def warm_up() -> None:
     """Compile, or read from the disk, what a page with default settings needs; call it in a thread."""
-    sample = torch.zeros(1, 1, 64, 64)
+    sample = buffer((1, 1, 64, 64)).zero_()
     for name, axis in (("mxfp4", -1), ("int4@tensor", -1), ("int4@channel", -1), ("mxfp4", -2)):
         blocks = quantize(sample, SCHEMES[name], axis, None)
         dequantize(blocks, torch.float32)
