@@ -24,9 +24,9 @@ from typing import NamedTuple
 
 import torch
 
-from mxviz.backends import gpu
+from mxviz.backends import Part, gpu
 from mxviz.formats import Scheme
-from mxviz.quantize import MXBlocks, quantize
+from mxviz.quantize import quantize
 
 CUDA = (75, 80, 86, 89, 90, 100, 120)
 TARGETS = (*(f"sm_{cc}" for cc in CUDA), "gfx942")
@@ -48,6 +48,7 @@ class Case(NamedTuple):
 
     what: str
     plan: gpu.Plan
+    targets: tuple[str, ...] = TARGETS
 
 
 class Compiled(NamedTuple):
@@ -86,36 +87,32 @@ def quantize_cases() -> list[Case]:
     return made
 
 
-class _Part(NamedTuple):
-    sink: torch.Tensor | None
-    blocks: MXBlocks | None
-    tail: torch.Tensor | None
-    rotation: torch.Tensor | None = None
-
-
 def attend_cases() -> list[Case]:
     """Attention of grouped queries over the stores a cache keeps, at two widths of a head; and the merge."""
     made = []
-    for keys, values, dim, dtype in (
-        ("mxfp4", "mxfp4", 64, torch.float16),
-        ("mxfp4", "mxfp4", 128, torch.float16),
-        ("mxfp4:axis=token", "mxfp4", 64, torch.float16),
-        ("mxfp4:axis=token", "mxfp4", 128, torch.float16),
-        ("nvfp4", "nvfp4", 128, torch.float16),
-        ("aint2:axis=token", "aint2", 128, torch.float16),
-        ("mxfp6_e3m2", "mxfp8_e4m3", 64, torch.float16),
-        ("int8@tensor", "int8@tensor", 128, torch.float16),
-        ("mxfp4", "mxfp4", 64, torch.float32),
+    for keys, values, dim, dtype, queries in (
+        ("mxfp4", "mxfp4", 64, torch.float16, 1),
+        ("mxfp4", "mxfp4", 128, torch.float16, 1),
+        ("mxfp4:axis=token", "mxfp4", 64, torch.float16, 1),
+        ("mxfp4:axis=token", "mxfp4", 128, torch.float16, 1),
+        ("nvfp4", "nvfp4", 128, torch.float16, 1),
+        ("aint2:axis=token", "aint2", 128, torch.float16, 1),
+        ("mxfp6_e3m2", "mxfp8_e4m3", 64, torch.float16, 1),
+        ("int8@tensor", "int8@tensor", 128, torch.float16, 1),
+        ("mxfp4", "mxfp4", 64, torch.float32, 1),
+        ("mxfp4:axis=token", "mxfp4", 128, torch.bfloat16, 1),
+        ("mxfp4:axis=token", "mxfp4", 64, torch.bfloat16, 16),
     ):
         parts = []
         for text in (keys, values):
             x = torch.ones(1, 2, 200, dim, dtype=dtype)
-            parts.append(_Part(x[:, :, :4], quantize(x[:, :, 4:196], text), x[:, :, 196:]))
-        query = torch.ones(1, 8, 1, dim, dtype=dtype)
+            parts.append(Part(x[:, :, :4], quantize(x[:, :, 4:196], text), x[:, :, 196:]))
+        query = torch.ones(1, 8, queries, dim, dtype=dtype)
         plans = gpu.plan_attend(query, *parts, scaling=0.1)[1]
         kind = str(dtype).removeprefix("torch.")
-        what = f"k={keys};v={values} {kind} head_dim {dim}"
-        made.append(Case(f"attend {what}", plans[0]))
+        what = f"k={keys};v={values} {kind} head_dim {dim}" + (f" queries {queries}" if queries > 1 else "")
+        # Turing has no bfloat16; there such a query is multiplied in float32.
+        made.append(Case(f"attend {what}", plans[0], TARGETS[1:] if dtype is torch.bfloat16 else TARGETS))
         if keys == values == "mxfp4":
             made.append(Case(f"merge {kind} head_dim {dim}", plans[1]))
     return made
@@ -219,9 +216,9 @@ def table(made: dict[tuple[str, str], Compiled]) -> str:
     for case in cases():
         cells = []
         for target in TARGETS:
-            one = made[case.what, target]
-            spilled = f" **{one.spills} B**" if one.spills else ""
-            cells.append(f"{one.registers} · {one.shared / 1024:.3g}{spilled}")
+            one = made.get((case.what, target))
+            spilled = f" **{one.spills} B**" if one and one.spills else ""
+            cells.append(f"{one.registers} · {one.shared / 1024:.3g}{spilled}" if one else "–")
         lines.append(f"| {case.what} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
@@ -231,7 +228,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("-o", "--out", type=Path, default=Path("docs/kernel-compile-table.md"))
     arguments = parser.parse_args()
-    made = compile_all([(c.what, t) for c in cases() for t in TARGETS], arguments.jobs)
+    made = compile_all([(c.what, t) for c in cases() for t in c.targets], arguments.jobs)
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.write_text(table(made), encoding="utf-8")
     print(f"{len(made)} kernels compiled; wrote {arguments.out}", file=sys.stderr)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import pytest
 import torch
 from torch import Tensor
 
 from mxviz import quantize as reference
 from mxviz._hadamard import hadamard, rotate, unrotate
-from mxviz.backends import gpu
+from mxviz.backends import Part, gpu
 from mxviz.formats import Axis, Scheme
 
 DEVICE = "cpu" if gpu.interpreted() else "cuda"
@@ -35,13 +33,6 @@ DRAWN = (
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered", "ignore:overflow encountered")
-
-
-class Part(NamedTuple):
-    sink: Tensor | None
-    blocks: reference.MXBlocks | None
-    tail: Tensor | None
-    rotation: Tensor | None
 
 
 def stored(

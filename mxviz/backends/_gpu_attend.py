@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from mxviz._codec import _GROUPS
+from mxviz.backends import Part
 from mxviz.backends import _gpu_plan as planning
 from mxviz.backends._gpu_plan import Plan
 from mxviz.formats import Axis
@@ -16,7 +17,7 @@ from mxviz.quantize import MXBlocks
 
 _TOKENS = 32  # of a tile; twice as many spill registers on some targets
 _TILE = 4096  # elements of a tile of keys or values that four warps hold in registers
-_ROWS = (16, 32, 64)  # query rows of a tile
+_ROWS = (16, 32)  # query rows of a tile; a tensor core wants 16
 _SPLITS = 16  # splits that a merge reads at once
 _OPERANDS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 
@@ -35,7 +36,16 @@ class _Part(NamedTuple):
         return sum(self.sizes)
 
 
-def attend(query, key, value, *, scaling, mask=None, softcap=None, sinks=None) -> Tensor:
+def attend(
+    query: Tensor,
+    key: Part,
+    value: Part,
+    *,
+    scaling: float,
+    mask: Tensor | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
     """Attend over packed keys and values without unpacking them to memory.
 
     Args:
@@ -47,7 +57,7 @@ def attend(query, key, value, *, scaling, mask=None, softcap=None, sinks=None) -
         sinks: learned logits `[heads]` that take weight and give nothing.
 
     Returns:
-        `[batch, heads, queries, width of value]`, in the query's dtype.
+        `[batch, heads, queries, width of value]`, in the query's dtype; 0 where all tokens are masked.
 
     Raises:
         ValueError: where the lengths of key, value and mask, or the heads, do not fit each other.
@@ -58,15 +68,17 @@ def attend(query, key, value, *, scaling, mask=None, softcap=None, sinks=None) -
     return out if value.rotation is None else (out @ value.rotation.mT.to(out)).to(query.dtype)
 
 
-def plan_attend(query, key, value, *, scaling, mask=None, softcap=None, sinks=None):
+def plan_attend(
+    query: Tensor, key: Part, value: Part, *, scaling, mask=None, softcap=None, sinks=None
+) -> tuple[Tensor, tuple[Plan, Plan]]:
     """Return an empty output and the two launches, attend and merge, that fill it."""
     batch, q_heads, queries, _ = query.shape
     turned = key.rotation is not None or value.rotation is not None
     exact = torch.float32 if turned else query.dtype  # a rotated number needs more bits than it came with
     q = _turned(query.to(exact), key.rotation)
     q = q if q.stride(-1) == 1 else q.contiguous()
-    k, v = _part(key, q, q.shape[-1]), _part(value, q, None)
-    heads = _heads(key)
+    k, v = _part(key, q), _part(value, q)
+    heads = key.shape[1]
     _check(query, k, v, heads, mask)
     groups, total = q_heads // heads, k.total
     rows = queries * groups
@@ -88,7 +100,7 @@ def plan_attend(query, key, value, *, scaling, mask=None, softcap=None, sinks=No
         (workers * splits,),
         (
             planning.raw(q), mask, acc, sums, k.pointers, v.pointers,
-            float(scaling), None if softcap is None else float(softcap),
+            float(scaling), float(softcap) if softcap else None,
             heads, groups, rows, splits, max(1, per_split), total, origin, packed_from, packed_to,
             *q.stride()[:3], *((0, 0, 0, 0) if mask is None else mask.stride()),
             *k.strides, *k.sizes, *v.strides, *v.sizes,
@@ -108,7 +120,7 @@ def plan_attend(query, key, value, *, scaling, mask=None, softcap=None, sinks=No
         "merge",
         (batch * heads * rows,),
         (
-            planning.raw(out), acc, sums, None if sinks is None else sinks.float(),
+            planning.raw(out), acc, sums, None if sinks is None else sinks.float().contiguous(),
             heads, groups, rows, splits, *out.stride()[:3],
         ),
         {
@@ -119,10 +131,6 @@ def plan_attend(query, key, value, *, scaling, mask=None, softcap=None, sinks=No
         },
     )  # fmt: skip
     return out, (first, second)
-
-
-def _heads(part) -> int:
-    return next(t for t in (part.tail, part.sink, part.blocks) if t is not None).shape[1]
 
 
 def _check(query: Tensor, k: _Part, v: _Part, heads: int, mask: Tensor | None) -> None:
@@ -156,15 +164,14 @@ def _tiles(k: _Part, v: _Part, n: int) -> tuple[int, int, int, int]:
     return origin, packed_from, packed_to, -(-(k.total - origin) // n)
 
 
-def _part(part, q: Tensor, width: int | None) -> _Part:
+def _part(part: Part, q: Tensor) -> _Part:
     """Pointers, strides and constants of a part; q stands in for what the part does not have."""
     blocks: MXBlocks | None = part.blocks if part.blocks is not None and part.blocks.shape[-2] else None
     exact = [
         None if t is None or not t.shape[-2] else _dense(_turned(t.to(q.dtype), part.rotation))
         for t in (part.sink, part.tail)
     ]
-    here = next(t for t in (blocks, *exact, part.tail, part.sink, part.blocks) if t is not None)
-    dim = width or here.shape[-1]
+    dim = part.shape[-1]
     packed = scales = q
     zeros = g = None
     scale_strides = (0, 0, 0, 0)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -27,6 +29,14 @@ def raw(t: Tensor) -> Tensor:
     return t.view(torch.int16) if t.dtype is torch.bfloat16 else t
 
 
+@cache
+def announce() -> None:
+    """Say once why the first use is slow."""
+    logging.getLogger("mxviz").warning(
+        "Triton compiles mxviz's GPU kernels at their first use: some seconds each, then they are cached"
+    )
+
+
 class Plan(NamedTuple):
     """One launch of one kernel: what `kernel[grid](*arguments, **constants)` is given."""
 
@@ -45,5 +55,7 @@ class Plan(NamedTuple):
     def run(self, device: Tensor) -> None:
         from mxviz.kernels.gpu import KERNELS
 
+        if not interpreted():
+            announce()
         with torch.cuda.device_of(device):
             KERNELS[self.kernel][self.grid](*self.arguments, **self.constants, **self.options)
