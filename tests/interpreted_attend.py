@@ -174,3 +174,20 @@ def test_attend_refuses() -> None:
     with pytest.raises(ValueError, match="4 sinks of the keys, 0 of the values"):
         along = [stored(drawn(1, 2, 100, 64), "mxfp4:axis=token", sink)[0] for sink in (4, 0)]
         gpu.attend(query, *along, scaling=1.0)
+
+
+def test_attend_whatever_the_defaults() -> None:
+    """G13's kind: torch's default dtype and device change nothing."""
+    k = stored(drawn(1, 2, 40, 64), "mxfp4", 2)
+    query, mask = drawn(1, 4, 1, 64), torch.ones(1, 1, 1, 40, dtype=torch.bool)
+    before = gpu.attend(query.to(DEVICE), k[0], k[0], scaling=1.0, mask=mask.to(DEVICE))
+    torch.set_default_dtype(torch.float64)
+    torch.set_default_device("meta")
+    try:
+        after = gpu.attend(query.to(DEVICE), k[0], k[0], scaling=1.0, mask=mask.to(DEVICE))
+        blocks = gpu.quantize(query.to(DEVICE), Scheme.parse("nvfp4"), -1, None)
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_default_device(None)
+    assert torch.equal(before, after)
+    assert blocks.dequantize().device.type == DEVICE

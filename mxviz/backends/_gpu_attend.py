@@ -89,8 +89,8 @@ def plan_attend(
     per_split = -(-tiles // max(1, min(tiles, -(-_programs(query.device) // workers))))
     splits = max(1, -(-tiles // max(1, per_split)))
     device = query.device
-    acc = torch.empty(batch, heads, splits, rows, v.format[11], device=device)
-    sums = torch.empty(batch, heads, splits, rows, 2, device=device)
+    acc = torch.empty(batch, heads, splits, rows, v.format[11], device=device, dtype=torch.float32)
+    sums = torch.empty(batch, heads, splits, rows, 2, device=device, dtype=torch.float32)
     out_dtype = torch.float32 if value.rotation is not None else query.dtype
     out = torch.empty(batch, q_heads, queries, v.format[11], device=device, dtype=out_dtype)
     if mask is not None:
@@ -239,7 +239,7 @@ def _turned(x: Tensor, rotation: Tensor | None) -> Tensor:
 
 def _additive(mask: Tensor) -> Tensor:
     if mask.dtype is torch.bool:
-        zero = torch.zeros((), device=mask.device)
+        zero = torch.zeros((), dtype=torch.float32, device=mask.device)
         return torch.where(mask, zero, -torch.inf)
     return mask.float()
 
