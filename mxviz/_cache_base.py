@@ -9,6 +9,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
 from mxviz import ops
+from mxviz._cache_attention import FAMILIES, Packed, asked, updated
 from mxviz._cache_layers import MXLayer
 from mxviz._cache_round_trip import RoundTripLayer
 from mxviz._hadamard import split
@@ -47,6 +48,8 @@ class RecipeCache(Cache):
                 f"({', '.join(sorted(set(self.not_quantized.values())))}); use recipe none"
             )
         self._real: Tensor | None = None
+        self._reads_packed = config.get_text_config(decoder=True).model_type in FAMILIES
+        self._packed_from: int | None = None  # position where the pass begins that attends to packed parts
         super().__init__(layers=layers)
 
     def _layer(self, index: int, stock, make_layer):
@@ -94,7 +97,8 @@ class RecipeCache(Cache):
                 f"at least the {self.get_seq_length()} tokens that are held"
             )
         real = attention_mask.detach().bool()
-        if self.recipe.sink and bool((~real[:, : self.recipe.sink]).any()):
+        filling = self.get_seq_length() < self.recipe.sink
+        if filling and bool((~real[:, : self.recipe.sink]).any()):
             warnings.warn(
                 f"sink={self.recipe.sink} counts positions of the batch, and some of these are padding: the "
                 "shorter sequences keep fewer first tokens exact; run them one by one to keep all",
@@ -102,19 +106,44 @@ class RecipeCache(Cache):
             )
         self._real = None if bool(real.all()) else real.clone()
 
+    def get_mask_sizes(self, *args, **kwargs) -> tuple[int, int]:
+        """Return how many tokens the next update of a layer returns, and the position of the first."""
+        self._packed_from = None
+        asked(self)
+        return super().get_mask_sizes(*args, **kwargs)
+
+    def begin_packed_pass(self, attention_mask: Tensor | None, tokens: int) -> None:
+        """Take the padding mask of a pass of `tokens` tokens whose attention function takes packed parts.
+
+        Raises:
+            ValueError: for a mask that is not as long as what is held and what comes.
+        """
+        seen = self.get_seq_length()
+        if attention_mask is not None:
+            if attention_mask.shape[-1] != seen + tokens:
+                raise ValueError(
+                    f"an attention mask of shape {tuple(attention_mask.shape)} came; expected "
+                    f"[batch, {seen + tokens}] for the {seen} tokens that are held and {tokens} new ones"
+                )
+            self.set_padding(attention_mask)
+        self._packed_from = seen if self._reads_packed else None
+
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args, **kwargs
-    ) -> tuple[Tensor, Tensor]:
-        """Store K and V `[batch, kv_heads, tokens, head_dim]` of a layer, return what to attend to.
+    ) -> tuple[Tensor, Tensor] | tuple[Packed, Packed]:
+        """Store K and V `[batch, kv_heads, tokens, head_dim]` of a layer, return what to attend to:
+        tensors, or within a pass of the attention function "mxviz" packed parts.
 
         Raises:
             ValueError: where shapes, dtype or device do not fit what is held, or the padding mask what comes.
         """
+        updated()
         layer = self.layers[layer_idx]
         if not isinstance(layer, (MXLayer, RoundTripLayer)):
             return layer.update(key_states, value_states, *args, **kwargs)
         real = None if self._real is None else self._real_for(layer, key_states)
-        return layer.update(key_states, value_states, *args, real=real, **kwargs)
+        packed = self._packed_from is not None and self._packed_from == layer.get_seq_length()
+        return layer.update(key_states, value_states, *args, real=real, packed=packed, **kwargs)
 
     def _real_for(self, layer: MXLayer | RoundTripLayer, x: Tensor) -> Tensor:
         """Return the padding mask as it fits this update, repeated where generate repeats each prompt."""

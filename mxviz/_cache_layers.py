@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import CacheLayerMixin
 
+from mxviz._cache_attention import Packed
 from mxviz._cache_rows import Rows
 from mxviz._store import PartStore
 from mxviz.formats import Recipe
@@ -21,6 +22,10 @@ class MXLayer(CacheLayerMixin):
     - the first update (the prompt): its own K and V, exact, as they came;
     - one token on top of something: what is stored, the new token included (packed, if it was packed);
     - several tokens on top of something: what is stored of the past, then the new K and V, exact.
+
+    On top of something these are `Packed` where `packed` asks for it, else tensors. They stay tensors in a
+    layer that is all exact, and in a sliding one where the window may cut a block along tokens or where past
+    recording holds more than the window.
 
     Args:
         recipe: what keys and values are stored as; `none` for a layer that is skipped.
@@ -41,6 +46,10 @@ class MXLayer(CacheLayerMixin):
         self.sliding_window, self.is_sliding = window, window is not None
         self.recording = (Rows(), Rows()) if record else ()
         self.record_past = False
+        self.attends: str | None = None  # how the last update on top of something was handed out
+        unit = max(store.unit for store in self.stores)
+        exact = all(store.scheme.is_none for store in self.stores)
+        self._can_stay_packed = not exact and (window is None or unit == 1)
 
     def __repr__(self) -> str:
         return f"MXLayer(k={self.key.scheme}, v={self.value.scheme}, window={self.sliding_window})"
@@ -67,12 +76,19 @@ class MXLayer(CacheLayerMixin):
         """Do nothing: the buffers come with the first tokens."""
 
     def update(
-        self, key_states: Tensor, value_states: Tensor, *_args, real: Tensor | None = None, **_kwargs
-    ) -> tuple[Tensor, Tensor]:
+        self,
+        key_states: Tensor,
+        value_states: Tensor,
+        *_args,
+        real: Tensor | None = None,
+        packed: bool = False,
+        **_kwargs,
+    ) -> tuple[Tensor, Tensor] | tuple[Packed, Packed]:
         """Store K and V `[batch, kv_heads, tokens, head_dim]`, return what to attend to (see the class).
 
         Args:
             real: `[batch, positions]` bool, False for padding, or None.
+            packed: return `Packed` where the layer can.
 
         Raises:
             ValueError: where they do not fit what is held already.
@@ -80,8 +96,22 @@ class MXLayer(CacheLayerMixin):
         _check(self, key_states, value_states)
         for rows, x in zip(self.recording, (key_states, value_states), strict=False):
             rows.append(x.detach())
-        states = (key_states, value_states)
-        return tuple(self._step(store, x, real) for store, x in zip(self.stores, states, strict=True))
+        if not self.key.seen:
+            step = self._step
+        elif packed and self._can_stay_packed and not (self.is_sliding and self.record_past):
+            step, self.attends = self._packed_step, "packed"
+        else:
+            step, self.attends = self._step, "unpacked"
+        return step(self.key, key_states, real), step(self.value, value_states, real)
+
+    def _packed_step(self, store: PartStore, x: Tensor, real: Tensor | None) -> Packed:
+        window = self.sliding_window
+        part = None if x.shape[2] == 1 else store.part(x)
+        store.append(x, real, window, defer=self.record_past)
+        part = store.part() if part is None else part
+        if window is not None:
+            store.trim(window - 1)
+        return Packed(part, store.backend)
 
     def _step(self, store: PartStore, x: Tensor, real: Tensor | None) -> Tensor:
         n, window = x.shape[2], self.sliding_window

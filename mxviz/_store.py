@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
 from mxviz import ops
 from mxviz._cache_rows import Rows
 from mxviz._cache_scales import fill_pads, fixed_scales, is_scaled_per_row, tokens_packed_at_once
-from mxviz._hadamard import rotate, unrotate
+from mxviz._hadamard import hadamard, rotate, unrotate
+from mxviz.backends import Part
 from mxviz.formats import ScaleFormat, Scheme
 from mxviz.quantize import MXBlocks
 
@@ -181,6 +184,19 @@ class PartStore:
             return torch.cat(parts, dim=-2)
         return parts[0] if parts else self.like
 
+    def part(self, newest: Tensor | None = None) -> Part:
+        """Return views of what is held, for attention; they keep their values until a crop.
+
+        Args:
+            newest: tokens that are not held (yet) and stand behind what is, exact.
+        """
+        tail = self.tail.view if len(self.tail) else None
+        if newest is not None:
+            tail = newest if tail is None else torch.cat((tail, newest), dim=-2)
+        blocks = self.blocks()
+        turn = _rotation(self.like.shape[3], self.like.device) if self.turned and blocks is not None else None
+        return Part(self.sinks.view if len(self.sinks) else None, blocks, tail, turn)
+
     def _unpack(self, blocks: MXBlocks) -> Tensor:
         if not self.turned:
             return ops.dequantize(blocks, self.like.dtype, backend=self.backend)
@@ -262,6 +278,12 @@ class PartStore:
         if self.like is None:
             return 0
         return self.packed_tokens * self.like.shape[0] * self.like.shape[1] * self.like.shape[3]
+
+
+@lru_cache
+def _rotation(n: int, device: torch.device) -> Tensor:
+    with torch.inference_mode(False):
+        return hadamard(n).to(device)
 
 
 def _bytes_of(t: Tensor | None) -> int:

@@ -91,6 +91,17 @@ class MXCache(RecipeCache):
         elements = sum(store.packed_elements for store in self._stores)
         return 8 * sum(s.code_and_scale_bytes for s in self._stores) / elements if elements else None
 
+    @property
+    def attention(self) -> str | None:
+        """How the last step attended to the quantized layers: `packed`, `unpacked`, or to how many of them
+        packed; None before anything is attended to on top of something.
+        """
+        layers = [x for x in self._mx_layers if not all(store.scheme.is_none for store in x.stores)]
+        how = [layer.attends for layer in layers if layer.attends]
+        if len(set(how)) > 1:
+            return f"packed in {how.count('packed')} of {len(how)} layers"
+        return how[0] if how else None
+
     def blocks(self, layer: int, part: str) -> MXBlocks | None:
         """Return views of the packed part of a layer's `key` or `value`, None where nothing is packed."""
         return self._store(layer, part).blocks()
@@ -133,6 +144,7 @@ class MXCache(RecipeCache):
 
     def crop(self, tokens_to_remove: int) -> None:
         """Remove the newest tokens: -n removes n, a positive number is the length that stays."""
+        self._packed_from = None
         for layer in self.layers:
             if isinstance(layer, MXLayer):
                 layer.crop(tokens_to_remove, self._real)
@@ -142,6 +154,7 @@ class MXCache(RecipeCache):
     def reset(self) -> None:
         """Forget everything, frozen scales and padding included."""
         super().reset()
+        self._packed_from = None
         self._real = None
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
@@ -168,6 +181,7 @@ class MXCache(RecipeCache):
         return {
             "recipe": str(self.recipe),
             "backend": self.backend,
+            "attention": self.attention,
             "tokens_held": self.tokens_held,
             "stored_bytes": self.nbytes,
             "allocated_bytes": self.allocated_bytes,

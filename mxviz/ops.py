@@ -1,4 +1,4 @@
-"""Quantize and dequantize on whichever backend fits: check, pick, and say which was picked."""
+"""Quantize, dequantize and attend on whichever backend fits: check, pick, and say which was picked."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
+from mxviz.backends import Part
 from mxviz.formats import Scheme
 from mxviz.quantize import MXBlocks, checked_axis
 
@@ -45,7 +46,8 @@ def pick(backend: str = "auto", device: str | torch.device = "cpu") -> str:
     """
     kind = torch.device(device).type
     if backend == "auto":
-        return next(b for b in BACKENDS if why_missing(b) is None and _load(b).supports(kind))
+        fits = (b for b in BACKENDS if b not in _postponed and why_missing(b) is None)
+        return next(b for b in fits if _load(b).supports(kind))
     if backend not in BACKENDS:
         raise ValueError(f"unknown backend {backend!r}; expected one of: auto, {', '.join(BACKENDS)}")
     reason = why_missing(backend)
@@ -73,3 +75,58 @@ def quantize(
 def dequantize(blocks: MXBlocks, dtype: torch.dtype = torch.float32, *, backend: str = "auto") -> Tensor:
     """Return the values packed blocks stand for, the same on every backend."""
     return _load(pick(backend, blocks.packed.device)).dequantize(blocks, dtype)
+
+
+def unpack(part: Part, dtype: torch.dtype, *, backend: str = "auto") -> Tensor:
+    """Return the tensor `[batch, kv_heads, tokens, head_dim]` that a part stands for."""
+    return part.unpacked(dtype, lambda blocks, to: dequantize(blocks, to, backend=backend))
+
+
+def attend(
+    query: Tensor,
+    key: Part,
+    value: Part,
+    *,
+    scaling: float,
+    mask: Tensor | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """Attend over packed keys and values; the `cpu` and `gpu` backends do not unpack them to memory.
+
+    Args:
+        query: `[batch, heads, queries, head_dim]`; heads is a multiple of the parts' kv_heads.
+        key, value: `Part`s of equal length in tokens; each may have its own width, scheme and axis.
+        scaling: factor on the scores.
+        mask: bool (True attends) or a number added to the scores, `[batch, 1 or heads, queries, tokens]`.
+        softcap: scores become softcap · tanh(scores / softcap).
+        sinks: learned logits `[heads]` that take weight and give nothing.
+        backend: `auto`, or one of `BACKENDS` by name.
+
+    Returns:
+        `[batch, heads, queries, width of value]`, in the query's dtype; 0 where all tokens are masked.
+        Backends agree to a tolerance, not to the bit.
+
+    Raises:
+        ValueError: where lengths or heads do not fit each other, or for a backend that cannot run here.
+    """
+    chosen = _load(pick(backend, query.device))
+    return chosen.attend(query, key, value, scaling=scaling, mask=mask, softcap=softcap, sinks=sinks)
+
+
+_postponed: set[str] = set()
+
+
+def postpone() -> None:
+    """Let `auto` pass over the CPU kernels until `warm_up` is done: same bytes, and nobody waits for Numba."""
+    _postponed.add("cpu")
+
+
+def warm_up() -> None:
+    """Compile the CPU kernels, or read them from the disk; call it in a thread of its own."""
+    try:
+        if why_missing("cpu") is None:
+            _load("cpu").warm_up()
+    finally:
+        _postponed.discard("cpu")

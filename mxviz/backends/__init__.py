@@ -1,12 +1,13 @@
 """Torch wrappers around the kernels, one file a backend; `mxviz.ops` picks among them.
 
 Each offers `missing() -> str | None` (why it cannot run here, in one line), `supports(device_type) -> bool`,
-`quantize(x, scheme, axis, frozen) -> MXBlocks` and `dequantize(blocks, dtype) -> Tensor`; a backend that
-attends without unpacking also `attend(query, key, value, *, scaling, mask, softcap, sinks) -> Tensor`.
+`quantize(x, scheme, axis, frozen) -> MXBlocks`, `dequantize(blocks, dtype) -> Tensor` and
+`attend(query, key, value, *, scaling, mask, softcap, sinks) -> Tensor`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -36,3 +37,15 @@ class Part(NamedTuple):
         held = [x.shape for x in (self.sink, self.blocks, self.tail) if x is not None]
         batch, heads, _, dim = held[0]
         return torch.Size((batch, heads, sum(shape[-2] for shape in held), dim))
+
+    def unpacked(
+        self, dtype: torch.dtype, dequantize: Callable[[MXBlocks, torch.dtype], Tensor] = MXBlocks.dequantize
+    ) -> Tensor:
+        """Return all tokens as one tensor of `shape`, unrotated."""
+        parts = [self.sink, None, self.tail]
+        if self.blocks is not None:
+            if self.rotation is None:
+                parts[1] = dequantize(self.blocks, dtype)
+            else:
+                parts[1] = dequantize(self.blocks, torch.float32) @ self.rotation.float().mT
+        return torch.cat([x.to(dtype) for x in parts if x is not None], dim=-2)
