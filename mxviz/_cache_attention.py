@@ -15,6 +15,8 @@ from __future__ import annotations
 import threading
 import warnings
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import NamedTuple
 
@@ -170,6 +172,32 @@ def _causal(query: Tensor, key: Tensor) -> Tensor | None:
     if n == 1:
         return None
     return torch.ones(n, tokens, dtype=torch.bool, device=query.device).tril(tokens - n)[None, None]
+
+
+@contextmanager
+def attending_packed(model, backend: str = "auto") -> Iterator[bool]:
+    """Let a model attend to packed parts while this is open, where it uses "sdpa" and its family can.
+
+    What is not packed goes through "sdpa" still, so caches of other kinds notice nothing. Nobody else may run
+    the model meanwhile.
+
+    Args:
+        model: a model of transformers.
+        backend: what the caches were made with; `reference` would unpack, so it stays with "sdpa".
+
+    Returns:
+        whether it does.
+    """
+    config = model.config.get_text_config(decoder=True)
+    stays = config._attn_implementation != "sdpa" or config.model_type not in FAMILIES
+    if stays or ops.pick(backend, model.device) == "reference":
+        yield False
+        return
+    model.set_attn_implementation(NAME)
+    try:
+        yield True
+    finally:
+        model.set_attn_implementation("sdpa")
 
 
 AttentionInterface.register(NAME, packed_attention)

@@ -1,7 +1,8 @@
 """MXCache: a transformers cache, really stored micro-scaled. RoundTripCache: what that loses, in one pass.
 
 Both go where transformers takes one: `model.generate(ids, past_key_values=MXCache(model.config, "mxfp4"))`.
-What a model attends to is said in one place: `mxviz._cache_layers.MXLayer`.
+What a model attends to is said in one place: `mxviz._cache_layers.MXLayer`. With
+`model.set_attn_implementation("mxviz")` it attends to the packed bytes themselves: `mxviz._cache_attention`.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from mxviz._cache_attention import attending_packed
 from mxviz._cache_base import RecipeCache
 from mxviz._cache_layers import PARTS, MXLayer
 from mxviz._cache_round_trip import RoundTripLayer
 from mxviz._cache_scales import tokens_packed_at_once
 from mxviz.formats import Recipe, Scheme
 from mxviz.quantize import MXBlocks
+
+__all__ = ["MXCache", "RoundTripCache", "attending_packed"]
 
 
 class MXCache(RecipeCache):

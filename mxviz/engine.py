@@ -18,6 +18,7 @@ from mxviz._engine_lanes import LaneState
 from mxviz._engine_probe import Probe
 from mxviz._engine_record import build_capture, layers_to_record
 from mxviz._engine_settings import Progress, Settings
+from mxviz.cache import attending_packed
 from mxviz.capture import Capture
 from mxviz.models import Encoded, Loaded, encode
 
@@ -89,7 +90,8 @@ def _run(loaded: Loaded, settings: Settings, prompt: Encoded, tell: OnProgress, 
         name: LaneState(name, loaded, recipe, settings.backend) for name, recipe in settings.recipes().items()
     }
     layers_to_record(lanes["exact"].cache, settings.layers)
-    finished = _generate(lanes, settings, prompt.ids, tell, stop)
+    with attending_packed(loaded.model, settings.backend):
+        finished = _generate(lanes, settings, prompt.ids, tell, stop)
     generated = time.perf_counter()
     effect, probe = None, None
     if finished and settings.effect:
