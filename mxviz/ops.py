@@ -119,7 +119,7 @@ _postponed: set[str] = set()
 
 
 def postpone() -> None:
-    """Let `auto` pass over the CPU kernels until `warm_up` is done: same bytes, and nobody waits for Numba."""
+    """Let `auto` pass over the CPU kernels until `warm_up` is done: same bytes, nobody waits for Numba."""
     _postponed.add("cpu")
 
 

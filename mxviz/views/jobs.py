@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -11,9 +12,10 @@ import streamlit as st
 from streamlit import runtime
 from streamlit.runtime.scriptrunner import add_script_run_ctx, get_script_run_ctx
 
+from mxviz import ops
 from mxviz.capture import Capture
 from mxviz.engine import Progress, Settings, run
-from mxviz.models import Loaded, load
+from mxviz.models import DEFAULT, Loaded, load
 
 GRACE_S = 2.0
 """How long a tab may be out of sight (a network blip) before its run is stopped."""
@@ -23,6 +25,31 @@ GRACE_S = 2.0
 def loaded(name: str) -> Loaded:
     """Load a model once for everybody; another model takes its place."""
     return load(name)
+
+
+@st.cache_resource(show_spinner=False)
+def warming() -> threading.Thread:
+    """Return the thread, one a server, that does what a first run would otherwise wait for; not started yet.
+
+    That is Numba's compilation (once ever) and the built-in model (converted once ever). Until it is done the
+    reference does the kernels' work, so that the first page waits for neither.
+    """
+
+    def begin() -> None:
+        ops.warm_up()
+        with contextlib.suppress(ValueError):  # no built-in model here: the page says so when it is asked for
+            loaded(DEFAULT)
+
+    ops.postpone()
+    thread = threading.Thread(target=begin, daemon=True, name="mxviz-warm-up")
+    add_script_run_ctx(thread, get_script_run_ctx())
+    return thread
+
+
+def start_warming() -> None:
+    """Start the warm-up once; call it when the page has been drawn."""
+    with contextlib.suppress(RuntimeError):  # it was started before
+        warming().start()
 
 
 @dataclass

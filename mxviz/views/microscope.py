@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import streamlit as st
 
-from mxviz.views import ask, gallery, head, lanes, numbers, viewport
+from mxviz.views import ask, gallery, head, jobs, lanes, numbers, viewport
 
 
 def page() -> None:
     """Draw the page."""
+    jobs.warming()
     st.html(
         '<header class="mx-head"><h1>What does a small ruler save?</h1>'
         "<p>A language model keeps every token it has read in its KV cache. mxviz really stores that cache "
@@ -16,8 +17,13 @@ def page() -> None:
         "and shows what each of them lost.</p></header>"
     )
     ask.panel()
-    if ask.running():
-        return
+    if not ask.running():
+        _look()
+    jobs.start_warming()
+
+
+def _look() -> None:
+    """Show the run that is looked at: its texts, its numbers and its pictures."""
     run, capture = gallery.chosen()
     if capture is None:
         st.info("Press Generate to fill a cache; the pictures appear here.")
