@@ -46,6 +46,7 @@ class MXLayer(CacheLayerMixin):
         self.sliding_window, self.is_sliding = window, window is not None
         self.recording = (Rows(), Rows()) if record else ()
         self.record_past = False
+        self._fits: tuple | None = None  # what came last and was checked; the same need not be checked again
         self.attends: str | None = None  # how the last update on top of something was handed out
         unit = max(store.unit for store in self.stores)
         exact = all(store.scheme.is_none for store in self.stores)
@@ -93,7 +94,11 @@ class MXLayer(CacheLayerMixin):
         Raises:
             ValueError: where they do not fit what is held already.
         """
-        _check(self, key_states, value_states)
+        k, v = key_states, value_states
+        came = (k.shape, v.shape, k.dtype, v.dtype, k.device, v.device)
+        if came != self._fits:
+            _check(self, k, v)
+            self._fits = came
         for rows, x in zip(self.recording, (key_states, value_states), strict=False):
             rows.append(x.detach())
         if not self.key.seen:
@@ -172,6 +177,7 @@ class MXLayer(CacheLayerMixin):
 
     def select(self, index: Tensor) -> None:
         """Keep these sequences of the batch, in this order, possibly repeated."""
+        self._fits = None
         for part in (*self.stores, *self.recording):
             part.select(index)
 
@@ -189,6 +195,7 @@ class MXLayer(CacheLayerMixin):
 
     def reset(self) -> None:
         """Forget everything, buffers and frozen scales included."""
+        self._fits = None
         for store in self.stores:
             store.reset()
         self.recording = tuple(Rows() for _ in self.recording)

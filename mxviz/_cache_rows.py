@@ -27,7 +27,7 @@ class Rows:
     @property
     def view(self) -> Tensor:
         """The rows in use, a view; only where something was appended."""
-        return self.buffer[:, :, self.start : self.end]
+        return self.buffer.narrow(2, self.start, self.end - self.start)
 
     @property
     def nbytes(self) -> int:
@@ -49,8 +49,15 @@ class Rows:
         n = x.shape[2]
         if self.buffer is None or self.end + n > self.buffer.shape[2]:
             self._make_room(x, len(self) + n)
-        self.buffer[:, :, self.end : self.end + n] = x
+        self.buffer.narrow(2, self.end, n).copy_(x)
         self.end += n
+
+    def extend(self, n: int) -> Tensor | None:
+        """Take n rows more and return the view to write them to; None, and nothing taken, without room."""
+        if self.buffer is None or self.end + n > self.buffer.shape[2]:
+            return None
+        self.end += n
+        return self.buffer.narrow(2, self.end - n, n)
 
     def _make_room(self, like: Tensor, need: int) -> None:
         """Move the rows to the front of a new buffer, always a new one: views given out keep their values."""

@@ -40,9 +40,11 @@ class PartStore:
     def __init__(self, scheme: Scheme, sink: int, residual: int, turned: bool, backend: str) -> None:
         self.scheme, self.sink, self.residual = scheme, sink, residual
         self.turned, self.backend = turned, backend
+        self._exact, self._frozen = scheme.is_none, scheme.is_frozen_while_generating
         self.unit = tokens_packed_at_once(scheme)
         self.along_tokens = self.unit > 1
         self.scale_per_row = is_scaled_per_row(scheme)
+        self._in_place = scheme.is_blocked and not self.along_tokens and not self._frozen
         self._rows_of_unit = (self.unit * scheme.element.bits // 8) if self.along_tokens else 1
         self.reset()
 
@@ -92,15 +94,20 @@ class PartStore:
             x = x[:, :, room:]
         if keep is not None:
             x = self._pass_over(x, keep)
-        packable = 0 if defer else self._packable(x.shape[2])
-        if packable > len(self.tail):
-            if len(self.tail):
+        new, waiting = x.shape[2], len(self.tail)
+        packable = 0 if defer else self._packable(new)
+        if packable == new and not waiting:  # the usual step without a residual; slices cost time
+            if new:
+                self._pack(x, new, real)
+            return
+        if packable > waiting:
+            if waiting:
                 x = torch.cat((self.tail.view, x), dim=-2)
                 self.tail.clear()
             self._pack(x[:, :, :packable], x.shape[2], real)
             x = x[:, :, packable:]
         elif packable:
-            self._pack(self.tail.view[:, :, :packable], len(self.tail) + x.shape[2], real)
+            self._pack(self.tail.view[:, :, :packable], waiting + new, real)
             self.tail.drop_front(packable)
         if x.shape[2]:
             self.tail.append(x)
@@ -114,7 +121,7 @@ class PartStore:
 
     def _packable(self, more: int) -> int:
         """Oldest tokens to pack once `more` follow the tail: whole blocks beyond the residual."""
-        if self.scheme.is_none:
+        if self._exact:
             return 0
         return max(0, len(self.tail) + more - self.residual) // self.unit * self.unit
 
@@ -138,7 +145,9 @@ class PartStore:
         x = rotate(x) if self.turned else x
         if pads is not None and self.along_tokens:
             x = fill_pads(x, pads, self.unit)
-        frozen = self.fixed if self.scheme.is_frozen_while_generating else None
+        if self._in_place and self._pack_in_place(x):
+            return
+        frozen = self.fixed if self._frozen else None
         blocks = ops.quantize(x, self.scheme, frozen=frozen, backend=self.backend)
         self.packed.append(blocks.packed)
         if self.scale_per_row:
@@ -147,8 +156,18 @@ class PartStore:
             self.fixed = torch.where(blocks.scales.isnan(), blocks.scales, self.fixed)
         if blocks.zeros is not None:
             self.zeros.append(blocks.zeros)
-        if self.scheme.is_frozen_while_generating:
+        if self._frozen:
             self._count_clipped(blocks, x, pads)
+
+    def _pack_in_place(self, x: Tensor) -> bool:
+        """Pack x straight into the buffers, where these have room; return whether they had."""
+        packed = self.packed.extend(x.shape[2])
+        if packed is None:
+            return False
+        scales = self.scales.extend(x.shape[2])
+        zeros = None if self.zeros.buffer is None else self.zeros.extend(x.shape[2])
+        ops.quantize_into(x, self.scheme, packed, scales, zeros, backend=self.backend)
+        return True
 
     def _count_clipped(self, blocks: MXBlocks, x: Tensor, pads: Tensor | None) -> None:
         """Count what lies beyond a frozen scale; other schemes measure each block and need no watch."""
@@ -162,8 +181,9 @@ class PartStore:
         """Return views of the packed part, None while nothing is packed."""
         if not len(self.packed):
             return None
-        like, scheme = self.like, self.scheme
-        shape = torch.Size((like.shape[0], like.shape[1], self.packed_tokens, like.shape[3]))
+        scheme = self.scheme
+        batch, heads, _, dim = self.like.shape
+        shape = torch.Size((batch, heads, self.packed_tokens, dim))
         return MXBlocks(
             self.packed.view,
             self.scales.view if self.scale_per_row else self.fixed,

@@ -44,10 +44,9 @@ def pick(backend: str = "auto", device: str | torch.device = "cpu") -> str:
     Raises:
         ValueError: for an unknown backend, or one that is asked for by name and cannot run here.
     """
-    kind = torch.device(device).type
+    kind = device.type if isinstance(device, torch.device) else torch.device(device).type
     if backend == "auto":
-        fits = (b for b in BACKENDS if b not in _postponed and why_missing(b) is None)
-        return next(b for b in fits if _load(b).supports(kind))
+        return _best(kind, bool(_postponed))
     if backend not in BACKENDS:
         raise ValueError(f"unknown backend {backend!r}; expected one of: auto, {', '.join(BACKENDS)}")
     reason = why_missing(backend)
@@ -56,6 +55,13 @@ def pick(backend: str = "auto", device: str | torch.device = "cpu") -> str:
     if reason is not None:
         raise ValueError(f"backend {backend} cannot run here: {reason}; use backend auto or reference")
     return backend
+
+
+@cache
+def _best(kind: str, postponed: bool) -> str:
+    """What `auto` takes on a kind of device; kept, for a cache asks several times a layer and step."""
+    fits = (b for b in BACKENDS if not (postponed and b in _postponed) and why_missing(b) is None)
+    return next(b for b in fits if _load(b).supports(kind))
 
 
 def quantize(
@@ -70,6 +76,27 @@ def quantize(
     scheme = Scheme.parse(scheme) if isinstance(scheme, str) else scheme
     axis = checked_axis(x, scheme, axis)
     return _load(pick(backend, x.device)).quantize(x, scheme, axis, frozen)
+
+
+def quantize_into(
+    x: Tensor, scheme: Scheme, packed: Tensor, scales: Tensor, zeros: Tensor | None, *, backend: str = "auto"
+) -> None:
+    """Quantize tokens into the rows kept for them in a cache's buffers: the bytes that `quantize` gives.
+
+    Args:
+        x: `[batch, kv_heads, tokens, head_dim]`.
+        scheme: one whose blocks run along channels and whose scales are all of a block.
+        packed, scales, zeros: views `[batch, kv_heads, tokens, width]` of contiguous buffers of one length.
+        backend: `auto`, or one of `BACKENDS` by name.
+    """
+    chosen = _load(pick(backend, x.device))
+    if hasattr(chosen, "quantize_into"):
+        chosen.quantize_into(x, scheme, packed, scales, zeros)
+        return
+    blocks = chosen.quantize(x, scheme, -1, None)
+    for view, made in ((packed, blocks.packed), (scales, blocks.scales), (zeros, blocks.zeros)):
+        if view is not None:
+            view.copy_(made)
 
 
 def dequantize(blocks: MXBlocks, dtype: torch.dtype = torch.float32, *, backend: str = "auto") -> Tensor:

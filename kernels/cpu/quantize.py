@@ -21,12 +21,14 @@ ROWS = 32
 
 @kernel
 def quantize_rows(
-    x, width, xb, xh, xt, heads, tokens, dim, packed, scales, zeros, given, gb, gh, gt, gd, plan, first, last
-):
+    x, width, xb, xh, xt, heads, tokens, dim, room, packed, scales, zeros, given, gb, gh, gt, gd, plan,
+    first, last,
+):  # fmt: skip
     """Quantize with blocks along head_dim. A unit is a tile of rows of one (batch, head), or part of a row.
 
     Addresses and strides (in elements) of x `[batch, heads, tokens, dim]`, inner dimension contiguous.
-    packed, scales and zeros are written whole, contiguous. given: NVFP4's global scale, or the divisor of a
+    packed, scales and zeros have contiguous rows, `room` of them for a (batch, head), the first `tokens` of
+    which are written. given: NVFP4's global scale, or the divisor of a
     single-scale scheme, float32, with strides for batch, head, token and channel.
     """
     bits, block, blocked = plan[Plan.BITS], plan[Plan.BLOCK], plan[Plan.SCALE] != Scale.FLOAT32
@@ -46,7 +48,7 @@ def quantize_rows(
         whole = xt == dim and n == dim and dim % block == 0 and dim * bits % 8 == 0
         together = count if whole else 1  # rows that need no care about their ends are worked on as one
         for t in range(t0, t0 + count, together):
-            span, row = n * together, outer * tokens + t
+            span, row = n * together, outer * room + t
             source = x + size * (batch * xb + head * xh + t * xt + c0)
             if width:
                 widen(source, width, span, wide)

@@ -34,9 +34,12 @@ class Part(NamedTuple):
     @property
     def shape(self) -> torch.Size:
         """`[batch, kv_heads, tokens, head_dim]` of all tokens together."""
-        held = [x.shape for x in (self.sink, self.blocks, self.tail) if x is not None]
-        batch, heads, _, dim = held[0]
-        return torch.Size((batch, heads, sum(shape[-2] for shape in held), dim))
+        tokens = 0
+        for x in self[:3]:
+            if x is not None:
+                batch, heads, more, dim = x.shape
+                tokens += more
+        return torch.Size((batch, heads, tokens, dim))
 
     def unpacked(
         self, dtype: torch.dtype, dequantize: Callable[[MXBlocks, torch.dtype], Tensor] = MXBlocks.dequantize

@@ -43,42 +43,44 @@ def attend(
     Raises:
         ValueError: where the lengths of key, value and mask, or the heads, do not fit each other.
     """
-    _check(query, key, value, mask)
+    key_shape, value_shape = key.shape, value.shape
+    _check(query, key_shape, value_shape, mask)
     batch, query_heads, queries, _ = query.shape
-    _, heads, total, _ = key.shape
+    _, heads, total, _ = key_shape
     kernel = kernels().attend
     group, rows = query_heads // heads, query_heads // heads * queries
     plain = (query.detach().float() * scaling).contiguous()
     turned = plain if key.rotation is None else plain @ key.rotation.float()
-    width, apart = value.shape[-1], 1 if value.rotation is None else 2
+    width, apart = value_shape[-1], 1 if value.rotation is None else 2
     splits = -(-total // SPLIT)
     held: list[Tensor | None] = []  # keeps what the kernels read alive
-    acc = buffer((batch * query_heads * queries, splits, apart * width))
-    sums = buffer((batch * query_heads * queries, splits, 2))
+    partial = batch * query_heads * queries * splits  # sums over one split, each for one row
+    acc = buffer((partial * (apart * width + 2),))  # and behind them the splits' maxima and weights
+    sums = acc.data_ptr() + 4 * partial * apart * width
     mask_kind, mask, mask_strides = _mask(mask, (batch, query_heads, queries, total))
     arguments = (
         plain.data_ptr(), turned.data_ptr(), group, queries, heads, *_held(key, held), *_held(value, held),
         address(mask), mask_kind, *mask_strides, float(softcap or 0.0), SPLIT, apart,
-        acc.data_ptr(), sums.data_ptr(),
+        acc.data_ptr(), sums,
     )  # fmt: skip
     units = batch * heads * -(-rows // kernel.ROWS) * splits
     host.spread(kernel.attend_splits, arguments, units, batch * heads * rows * total * width // 8)
     out = buffer((batch, query_heads, queries, apart * width))
     sinks = None if sinks is None else sinks.detach().float().contiguous()
     kernel.merge_splits(
-        acc.data_ptr(), sums.data_ptr(), group, queries, heads, splits, apart * width, address(sinks),
-        out.data_ptr(), 0, acc.shape[0],
+        acc.data_ptr(), sums, group, queries, heads, splits, apart * width, address(sinks),
+        out.data_ptr(), 0, batch * query_heads * queries,
     )  # fmt: skip
     if apart == 2:
         out = out[..., :width] + out[..., width:] @ value.rotation.float().mT
     return out.to(query.dtype)
 
 
-def _check(query: Tensor, key: Part, value: Part, mask: Tensor | None) -> None:
-    batch, heads, tokens, dim = key.shape
-    if (batch, heads, tokens) != value.shape[:3]:
+def _check(query: Tensor, key: torch.Size, value: torch.Size, mask: Tensor | None) -> None:
+    batch, heads, tokens, dim = key
+    if (batch, heads, tokens) != value[:3]:
         raise ValueError(
-            f"keys {tuple(key.shape)} and values {tuple(value.shape)} came; "
+            f"keys {tuple(key)} and values {tuple(value)} came; "
             "expected one value for each key: they may differ in head_dim alone"
         )
     if query.shape[0] != batch or query.shape[1] % heads or query.shape[3] != dim:
@@ -88,12 +90,6 @@ def _check(query: Tensor, key: Part, value: Part, mask: Tensor | None) -> None:
         )
     if mask is not None and mask.shape[-1] != tokens:
         raise ValueError(f"a mask over {mask.shape[-1]} tokens came; expected one over the {tokens} held")
-    for blocks in (key.blocks, value.blocks):
-        if blocks is not None and blocks.axis not in ((-1, -2) if blocks.scheme.is_blocked else (-1,)):
-            raise ValueError(
-                f"{blocks.scheme} packed along dimension {blocks.axis} came; expected -1"
-                + (" or -2" if blocks.scheme.is_blocked else "")
-            )
 
 
 def _mask(mask: Tensor | None, shape: tuple[int, ...]) -> tuple[int, Tensor | None, tuple[int, ...]]:
@@ -124,7 +120,13 @@ def _held(part: Part, kept: list) -> tuple[np.ndarray, np.ndarray]:
         numbers += [0] * 13 + [part.shape[-1], 0]
         return np.array(numbers, np.int64), np.zeros(16, np.int64)
     packed, scales, zeros, given = blocks.packed, blocks.scales, blocks.zeros, blocks.global_scale
-    if not blocks.scheme.is_blocked:
+    blocked = blocks.scheme.is_blocked
+    if blocks.axis not in ((-1, -2) if blocked else (-1,)):
+        raise ValueError(
+            f"{blocks.scheme} packed along dimension {blocks.axis} came; expected -1"
+            + (" or -2" if blocked else "")
+        )
+    if not blocked:
         scales = scales.expand(blocks.shape)
     if packed.stride(-1) != 1:
         packed = packed.contiguous()

@@ -91,19 +91,24 @@ def quantize(x: Tensor, scheme: Scheme, axis: int, frozen: Tensor | None) -> MXB
         scales, divisor = _single_scales(source, scheme, shape, frozen)
     spread = None if divisor is None else _four(divisor.expand(shape))
     strides = (0, 0, 0, 0) if spread is None else spread.stride()
-    arguments = (
-        *source,
-        packed.data_ptr(),
-        scales.data_ptr(),
-        address(zeros),
-        address(spread),
-        *strides,
-        plan.array,
-    )
+    target = (packed.data_ptr(), scales.data_ptr(), address(zeros), address(spread), *strides, plan.array)
     both = kernels().quantize
-    kernel = both.quantize_rows if axis == -1 else both.quantize_columns
-    host.spread(kernel, arguments, _units(plan, axis, x.shape), x.numel())
+    kernel, room = (both.quantize_rows, (tokens,)) if axis == -1 else (both.quantize_columns, ())
+    host.spread(kernel, (*source, *room, *target), _units(plan, axis, x.shape), x.numel())
     return MXBlocks(packed, scales, scheme, shape, axis, given, zeros)
+
+
+def quantize_into(x: Tensor, scheme: Scheme, packed: Tensor, scales: Tensor, zeros: Tensor | None) -> None:
+    """Write what `quantize` would return into rows of bigger buffers; see `mxviz.ops.quantize_into`."""
+    plan = plan_of(scheme)
+    x = _dense(x.detach())
+    _, heads, tokens, dim = x.shape
+    room = packed.stride(1) // packed.shape[3]
+    arguments = (
+        x.data_ptr(), WIDTHS[x.dtype], *x.stride()[:3], heads, tokens, dim, room, packed.data_ptr(),
+        scales.data_ptr(), address(zeros), 0, 0, 0, 0, 0, plan.array,
+    )  # fmt: skip
+    host.spread(kernels().quantize.quantize_rows, arguments, _units(plan, -1, x.shape), x.numel())
 
 
 def _row_amax(source: tuple, shape: torch.Size, finite_only: bool) -> Tensor:
