@@ -36,8 +36,9 @@ check: setup-dev
 	$(VENV)/bin/ruff format --check .
 	$(PY) -m pytest -q tests/test_layers.py
 
-bench: setup-dev
-	$(PY) -m benchmarks $(ARGS)
+# Peers stand apart in $(VENV)/bench, so that the app's environment is the same with and without them.
+bench: setup $(VENV)/.made-bench
+	PATH="$(abspath $(VENV))/bench/bin:$$PATH" PYTHONPATH=$(abspath $(VENV))/bench $(PY) -m benchmarks $(or $(ARGS),--runs 3)
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis *.egg-info
@@ -70,6 +71,13 @@ $(VENV)/.made-model: $(VENV)/.made-python | $(VENV)/.made-app
 
 $(VENV)/.made-dev: $(VENV)/.made-app requirements-dev.txt
 	$(PIP) install $(EXTRA_INDEX) -r requirements-dev.txt
+	@touch $@
+
+# A peer that cannot be installed is no failure: its rows say that it is not here.
+$(VENV)/.made-bench: $(VENV)/.made-app requirements-bench.txt
+	@grep -v '^#' requirements-bench.txt | while read -r peer; do \
+	  $(PIP) install -q --upgrade --no-deps --target $(VENV)/bench "$$peer" || echo "$$peer: not here"; \
+	done
 	@touch $@
 
 # Figures and the page tests need a Chromium; root on Debian gets one, everybody else is told.

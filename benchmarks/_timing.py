@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 import platform
+import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple
@@ -39,6 +40,47 @@ def interleaved(contenders: dict[str, Callable[[], object]], seconds: float = 2.
             run()
             taken[name].append(1e3 * (time.perf_counter() - start))
     return {name: Timing(*np.percentile(ms, (50, 20, 80))) for name, ms in taken.items()}
+
+
+def in_rounds(
+    contenders: dict[str, Callable[[], float]], rounds: int, may_fail: Collection[str] = (), seed: int = 0
+) -> tuple[dict[str, list[float]], dict[str, str]]:
+    """Call every contender once a round, in a new order each round; a first round is not counted.
+
+    Args:
+        contenders: functions by name that return milliseconds.
+        may_fail: names whose errors are caught; such a contender is left out from then on.
+
+    Returns:
+        Milliseconds by name, one a round, and the first line of the error by name of what failed.
+    """
+    order, shuffle = list(contenders), random.Random(seed).shuffle
+    taken: dict[str, list[float]] = {name: [] for name in contenders}
+    failed: dict[str, str] = {}
+    for turn in range(rounds + 1):
+        shuffle(order)
+        for name in [name for name in order if name not in failed]:
+            try:
+                ms = contenders[name]()
+            except Exception as error:
+                if name not in may_fail:
+                    raise
+                failed[name] = f"{type(error).__name__}: {error}".splitlines()[0].strip()
+                continue
+            if turn:
+                taken[name].append(ms)
+    return {name: ms for name, ms in taken.items() if name not in failed}, failed
+
+
+def stopwatch(run: Callable[[], object]) -> Callable[[], float]:
+    """Return a function that runs `run` and returns the milliseconds it took."""
+
+    def timed() -> float:
+        start = time.perf_counter()
+        run()
+        return 1e3 * (time.perf_counter() - start)
+
+    return timed
 
 
 def machine() -> dict[str, str]:
