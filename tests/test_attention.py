@@ -260,7 +260,7 @@ def test_switching_back_and_forth_on_one_cache():
 
 
 def test_a_mask_that_is_ready_made_goes_with_tensors():
-    """No mask is asked for then, so nothing tells how the pass attends; one before began at the same place."""
+    """No mask is asked for then, and nothing tells how the pass attends; one before began at this place."""
     model, text = tiny.llama(), chunks(12, 1, 1)
     cache, stock = MXCache(model.config, "mxfp4"), MXCache(model.config, "mxfp4")
     run(model, "mxviz", cache, text[:2])
