@@ -132,7 +132,8 @@ def packed_attention(
                 sinks=s_aux,
                 backend=key.backend,
             )
-            return out.transpose(1, 2).contiguous(), None
+            out = out.transpose(1, 2)
+            return out if query.shape[2] == 1 else out.contiguous(), None
         _report(why)
         key, value = (ops.unpack(x.part, query.dtype, backend=x.backend) for x in (key, value))
     with_weights = kwargs.get("output_attentions", False)

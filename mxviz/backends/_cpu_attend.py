@@ -49,11 +49,13 @@ def attend(
     _, heads, total, _ = key_shape
     kernel = kernels().attend
     group, rows = query_heads // heads, query_heads // heads * queries
-    plain = (query.detach().float() * scaling).contiguous()
+    plain = query.detach()
+    plain = (plain if plain.dtype is torch.float32 else plain.float()) * scaling
+    plain = plain if plain.is_contiguous() else plain.contiguous()
     turned = plain if key.rotation is None else plain @ key.rotation.float()
     width, apart = value_shape[-1], 1 if value.rotation is None else 2
     splits = -(-total // SPLIT)
-    held: list[Tensor | None] = []  # keeps what the kernels read alive
+    held: list[Tensor | None] = []  # keeps copies that the kernels read alive
     partial = batch * query_heads * queries * splits  # sums over one split, each for one row
     acc = buffer((partial * (apart * width + 2),))  # and behind them the splits' maxima and weights
     sums = acc.data_ptr() + 4 * partial * apart * width
@@ -102,23 +104,23 @@ def _mask(mask: Tensor | None, shape: tuple[int, ...]) -> tuple[int, Tensor | No
     return 1, mask, mask.expand(shape).stride()
 
 
-def _exact(x: Tensor | None, kept: list) -> list[int]:
+_NOTHING = (0, 0, 0, 0, 0, 0)
+
+
+def _exact(x: Tensor | None, kept: list) -> tuple[int, ...]:
     if x is None or x.shape[-2] == 0:
-        return [0] * 6
-    x = x.detach()
+        return _NOTHING
     if x.stride(-1) != 1 and x.shape[-1] != 1:
-        x = x.contiguous()
-    kept.append(x)
-    return [x.data_ptr(), WIDTHS[x.dtype], *x.stride()[:3], x.shape[-2]]
+        x = x.detach().contiguous()
+        kept.append(x)
+    return (x.data_ptr(), WIDTHS[x.dtype], *x.stride()[:3], x.shape[-2])
 
 
 def _held(part: Part, kept: list) -> tuple[np.ndarray, np.ndarray]:
-    """A part as the kernels' `Held` and `Plan`; what these point to goes into `kept`."""
-    numbers = _exact(part.sink, kept) + _exact(part.tail, kept)
-    blocks = part.blocks
+    """A part as the kernels' `Held` and `Plan`; copies that had to be made go into `kept`."""
+    exact, blocks = _exact(part.sink, kept) + _exact(part.tail, kept), part.blocks
     if blocks is None:
-        numbers += [0] * 13 + [part.shape[-1], 0]
-        return np.array(numbers, np.int64), np.zeros(16, np.int64)
+        return np.array((*exact, *[0] * 13, part.shape[-1], 0), np.int64), np.zeros(16, np.int64)
     packed, scales, zeros, given = blocks.packed, blocks.scales, blocks.zeros, blocks.global_scale
     blocked = blocks.scheme.is_blocked
     if blocks.axis not in ((-1, -2) if blocked else (-1,)):
@@ -132,9 +134,11 @@ def _held(part: Part, kept: list) -> tuple[np.ndarray, np.ndarray]:
         packed = packed.contiguous()
     if scales.stride(-1) > 1 or (zeros is not None and zeros.stride() != scales.stride()):
         scales, zeros = scales.contiguous(), None if zeros is None else zeros.contiguous()
-    kept += [packed, scales, zeros, given]
-    numbers += [packed.data_ptr(), *packed.stride()[:3], blocks.shape[-2]]
-    numbers += [scales.data_ptr(), address(zeros), *scales.stride()]
-    numbers += [address(given), 0 if given is None or given.shape[0] == 1 else given.stride(0)]
-    numbers += [blocks.shape[-1], blocks.axis == Axis.TOKEN.dim]
+    kept += (packed, scales, zeros)
+    _, _, tokens, dim = blocks.shape
+    numbers = (
+        *exact, packed.data_ptr(), *packed.stride()[:3], tokens, scales.data_ptr(), address(zeros),
+        *scales.stride(), address(given), 0 if given is None or given.shape[0] == 1 else given.stride(0),
+        dim, blocks.axis == Axis.TOKEN.dim,
+    )  # fmt: skip
     return np.array(numbers, np.int64), plan_of(blocks.scheme).array
