@@ -155,8 +155,8 @@ def _speed(capture: Capture) -> str:
     speed = {lane: capture.timings.get(f"tokens_per_second.{lane}") for lane in ("exact", "micro", "single")}
     return _card(
         "Speed",
-        _n(speed["micro"], ".1f", " tokens/s"),
-        _n(speed["single"], ".1f", " tokens/s"),
+        _n(speed["micro"], ".1f", " <small>tokens/s</small>"),
+        _n(speed["single"], ".1f", " <small>tokens/s</small>"),
         f"{_n(speed['exact'], '.1f', ' tokens/s')} uncompressed, when it was recorded",
     )
 

@@ -80,7 +80,7 @@ def test_a_newcomer_generates_and_sees_what_it_did(page, server):
     page.get_by_label("New tokens").press("Enter")
     generate(page, "Name three colours of the rainbow.")
     wait_for_the_end(page)
-    expect(page.locator(".mx-prompt")).to_contain_text("three colours")
+    expect(page.locator(".mx-prompt").first).to_contain_text("three colours")
 
     texts = page.locator(".mx-lane .mx-text").all_inner_texts()
     assert len(texts) == 3 and all(len(text) > 10 for text in texts)
@@ -106,13 +106,13 @@ def test_stop_keeps_what_was_written(page, server):
     page.get_by_label("New tokens").fill("2000")
     page.get_by_label("New tokens").press("Enter")
     generate(page, "Tell a very long story about a kitchen.")
-    expect(page.locator(".mx-prompt")).to_contain_text("very long story", timeout=60_000)
-    expect(page.locator(".mx-exact .mx-text")).to_contain_text(re.compile(r"\w{3,}"), timeout=240_000)
+    expect(page.locator(".mx-prompt").first).to_contain_text("very long story", timeout=60_000)
+    expect(page.locator(".mx-exact .mx-text").first).to_contain_text(re.compile(r"\w{3,}"), timeout=240_000)
     page.get_by_role("button", name="Stop").click()
     pressed = time.monotonic()
     expect(page.get_by_role("button", name="Stop")).to_have_count(0, timeout=60_000)
     assert time.monotonic() - pressed < 45
-    expect(page.locator(".mx-prompt")).to_contain_text("very long story")
+    expect(page.locator(".mx-prompt").first).to_contain_text("very long story")
     assert page.locator(".mx-exact .mx-text").inner_text().strip()
 
 
@@ -148,8 +148,8 @@ def test_hostile_prompt_stays_literal(page, server):
     page.get_by_label("New tokens").press("Enter")
     prompt = "costs $5 and $6 <img src=x onerror=document.title='owned'> <b>bold</b> </style> :red[hm]"
     generate(page, prompt)
-    expect(page.locator(".mx-prompt")).to_contain_text(prompt, timeout=60_000)
+    expect(page.locator(".mx-prompt").first).to_contain_text(prompt, timeout=60_000)
     wait_for_the_end(page)
-    expect(page.locator(".mx-prompt")).to_contain_text(prompt)
+    expect(page.locator(".mx-prompt").first).to_contain_text(prompt)
     assert page.title() != "owned"
     assert page.locator(".mx-prompt b, .mx-prompt img").count() == 0

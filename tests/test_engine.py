@@ -209,6 +209,7 @@ def test_storage_counts_tokens_times_layers_times_heads() -> None:
         "value_dim": 32,
         "dtype": "float32",
         "model_dtype": "float32",
+        "sliding_layers": [],
     }
 
 
