@@ -76,6 +76,13 @@ def rotate(x: Tensor) -> Tensor:
 
 
 @lru_cache
+def rotation(n: int, device: torch.device) -> Tensor:
+    """Return `hadamard(n)` on a device, the same tensor at every call."""
+    with torch.inference_mode(False):
+        return hadamard(n).to(device)
+
+
+@lru_cache
 def _inverse(n: int, device: torch.device) -> Tensor:
     with torch.inference_mode(False):
         return hadamard(n).T.contiguous().to(device)

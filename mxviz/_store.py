@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import torch
 from torch import Tensor
 
 from mxviz import ops
 from mxviz._cache_rows import Rows
 from mxviz._cache_scales import fill_pads, fixed_scales, is_scaled_per_row, tokens_packed_at_once
-from mxviz._hadamard import hadamard, rotate, unrotate
+from mxviz._hadamard import rotate, rotation, unrotate
 from mxviz.backends import Part
 from mxviz.formats import ScaleFormat, Scheme
 from mxviz.quantize import MXBlocks
@@ -183,12 +181,11 @@ class PartStore:
             return None
         scheme = self.scheme
         batch, heads, _, dim = self.like.shape
-        shape = torch.Size((batch, heads, self.packed_tokens, dim))
         return MXBlocks(
             self.packed.view,
             self.scales.view if self.scale_per_row else self.fixed,
             scheme,
-            shape,
+            torch.Size((batch, heads, self.packed_tokens, dim)),
             scheme.axis.dim,
             self.fixed if scheme.scale is ScaleFormat.E4M3 else None,
             self.zeros.view if len(self.zeros) else None,
@@ -196,10 +193,9 @@ class PartStore:
 
     def read(self) -> Tensor:
         """Return what is stored, `[batch, kv_heads, held, head_dim]`, in the dtype that came in."""
-        parts = [rows.view for rows in (self.sinks, self.tail) if len(rows)]
-        blocks = self.blocks()
-        if blocks is not None:
-            parts.insert(1 if len(self.sinks) else 0, self._unpack(blocks)[:, :, self.gone :])
+        sink, blocks, tail, _ = self.part()
+        packed = None if blocks is None else self._unpack(blocks)[:, :, self.gone :]
+        parts = [x for x in (sink, packed, tail) if x is not None]
         if len(parts) > 1:
             return torch.cat(parts, dim=-2)
         return parts[0] if parts else self.like
@@ -214,7 +210,7 @@ class PartStore:
         if newest is not None:
             tail = newest if tail is None else torch.cat((tail, newest), dim=-2)
         blocks = self.blocks()
-        turn = _rotation(self.like.shape[3], self.like.device) if self.turned and blocks is not None else None
+        turn = rotation(self.like.shape[3], self.like.device) if self.turned and blocks is not None else None
         return Part(self.sinks.view if len(self.sinks) else None, blocks, tail, turn)
 
     def _unpack(self, blocks: MXBlocks) -> Tensor:
@@ -298,12 +294,6 @@ class PartStore:
         if self.like is None:
             return 0
         return self.packed_tokens * self.like.shape[0] * self.like.shape[1] * self.like.shape[3]
-
-
-@lru_cache
-def _rotation(n: int, device: torch.device) -> Tensor:
-    with torch.inference_mode(False):
-        return hadamard(n).to(device)
 
 
 def _bytes_of(t: Tensor | None) -> int:
