@@ -46,22 +46,7 @@ def attend(
     softcap: float | None = None,
     sinks: Tensor | None = None,
 ) -> Tensor:
-    """Attend over packed keys and values without unpacking them to memory.
-
-    Args:
-        query: `[batch, heads, queries, head_dim]`; heads is a multiple of the parts' kv_heads.
-        key, value: `Part`s of equal length in tokens; each may have its own width, scheme and axis.
-        scaling: factor on the scores.
-        mask: bool (True attends) or a number added to the scores, `[batch, 1 or heads, queries, tokens]`.
-        softcap: scores become softcap · tanh(scores / softcap).
-        sinks: learned logits `[heads]` that take weight and give nothing.
-
-    Returns:
-        `[batch, heads, queries, width of value]`, in the query's dtype; 0 where all tokens are masked.
-
-    Raises:
-        ValueError: where the lengths of key, value and mask, or the heads, do not fit each other.
-    """
+    """See `mxviz.ops.attend`."""
     out, plans = plan_attend(query, key, value, scaling=scaling, mask=mask, softcap=softcap, sinks=sinks)
     for plan in plans:
         plan.run(query)
