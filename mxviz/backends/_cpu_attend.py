@@ -25,7 +25,7 @@ def attend(
     softcap: float | None = None,
     sinks: Tensor | None = None,
 ) -> Tensor:
-    """See `mxviz.ops.attend`. For a few queries: for a long prompt unpacking once and a matrix product are quicker."""
+    """See `mxviz.ops.attend`. Made for a few queries; a long prompt is quicker unpacked once."""
     key_shape, value_shape = key.shape, value.shape
     _check(query, key_shape, value_shape, mask)
     batch, query_heads, queries, _ = query.shape
