@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+from mxviz._schemes import quoted
 from mxviz.capture import Capture
 from mxviz.engine import Progress, Settings
 from mxviz.engine import run as run_engine
@@ -35,14 +36,14 @@ def run(args: argparse.Namespace) -> None:
     capture = run_engine(loaded, settings, on_progress=_ProgressLine())
     for note in capture.notes:
         print(f"mxviz: note: {note}", file=sys.stderr)
+    if args.json:  # first, since it is the smallest: what fails later does not take it along
+        write_json(report(capture), args.json)
     if args.out:
         capture.save(args.out)
     if args.html:
         from mxviz.page import html_report
 
         Path(args.html).write_text(html_report(capture), encoding="utf-8")
-    if args.json:
-        write_json(report(capture), args.json)
     if args.json != "-":
         print(summary(capture))
 
@@ -102,11 +103,16 @@ def check_writable(path: str | None) -> None:
     """Find out before a long run that its result could not be written."""
     if path in (None, "-"):
         return
-    folder = Path(path).resolve().parent
-    if not folder.is_dir() or Path(path).is_dir():
-        raise ValueError(
-            f"cannot write {path}: {'it is a folder' if folder.is_dir() else f'no folder {folder}'}"
-        )
+    target = Path(path)
+    there = target.exists()
+    if there and not target.is_file():  # a folder, or a device that a rename would replace
+        raise ValueError(f"cannot write {quoted(path)}: it is not an ordinary file; name another")
+    try:
+        target.open("ab").close()
+    except OSError as error:
+        raise ValueError(f"cannot write {path} ({error.strerror}); name a file that can be made") from None
+    if not there:
+        target.unlink()
 
 
 class _ProgressLine:

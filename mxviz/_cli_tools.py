@@ -76,26 +76,27 @@ def pack(args: argparse.Namespace) -> None:
     """Write the packed bytes of a capture's keys and values, with the layout in the header."""
     from safetensors.torch import save_file
 
-    from mxviz.ops import quantize
+    from mxviz.metrics import layer_trip, recipe_of
 
     check_writable(args.out)
     capture = Capture.load(args.capture)
-    recipe = Recipe.parse(args.recipe or capture.recipe)
+    recipe = recipe_of(capture, args.recipe or capture.recipe)
+    if recipe.residual:
+        print("mxviz: note: residual is not applied; every token behind the sinks is packed", file=sys.stderr)
     tensors, layout = {}, {}
     for layer in capture.layers:
         for part in PARTS:
-            x, scheme, name = capture.part(part, layer), recipe.scheme(part), f"{layer}.{part}"
-            if scheme.is_none or layer in recipe.skip:
+            x, name = capture.part(part, layer), f"{layer}.{part}"
+            blocks = layer_trip(capture, recipe, part, layer).blocks
+            if blocks is None:
                 tensors[f"{name}.exact"] = x.contiguous()
                 continue
-            sinks = min(recipe.sink, x.shape[1])
-            if sinks:
+            if sinks := x.shape[1] - blocks.shape[1]:
                 tensors[f"{name}.sink"] = x[:, :sinks].contiguous()
-            blocks = quantize(x[:, sinks:], scheme)
             for field in ("packed", "scales", "zeros", "global_scale"):
                 if getattr(blocks, field) is not None:
                     tensors[f"{name}.{field}"] = getattr(blocks, field).contiguous()
-            layout[name] = {"shape": list(blocks.shape), "axis": blocks.axis, "scheme": str(scheme)}
+            layout[name] = {"shape": list(blocks.shape), "axis": blocks.axis, "scheme": str(blocks.scheme)}
     header = {
         "format": "mxviz-packed-1",
         "recipe": str(recipe),
@@ -115,7 +116,8 @@ _CONVENTIONS = {
     "integers": "two's complement; INT8 codes are multiples of 2**-6, INT4 of 2**-2",
     "zeros": "element = code * scale + zero, both float16",
     "scale_rule": "in the scheme string; floor (OCP MX v1.0, section 6.3) where none is given",
-    "left_out": "residual and rotate are not applied: every token behind the sinks is packed unrotated",
+    "left_out": "residual is not applied: every token behind the sinks is packed",
+    "rotate": "with rotate=1 in the recipe, head_dim was multiplied by an orthonormal Hadamard matrix first",
 }
 
 
@@ -127,7 +129,12 @@ def inspect(args: argparse.Namespace) -> None:
 
     check_writable(args.json)
     recipe = Recipe.parse(args.recipe)
-    baseline = recipe.twin()
+    if recipe.key.is_none or recipe.residual or recipe.skip:
+        raise ValueError(
+            f"recipe {recipe} does not apply to one tensor: it needs a key scheme, and residual= and skip= "
+            "do nothing to it; write, for instance, mxfp4;sink=4"
+        )
+    baseline = recipe.twin() if args.baseline == "twin" else Recipe.parse(args.baseline)
     array = read_tensor(args.tensor, args.name)
     capture = as_capture(array, args.tensor, str(recipe), str(baseline))
     rows = [

@@ -14,7 +14,16 @@ import numpy as np
 
 from mxviz.capture import PARTS, Capture
 from mxviz.formats import SCHEMES, Axis, Recipe, Scheme
-from mxviz.metrics import RoundTrip, cut, error_stats, error_sums, layer_trip, part_error, sinks_of
+from mxviz.metrics import (
+    RoundTrip,
+    cut,
+    error_stats,
+    error_sums,
+    layer_trip,
+    part_error,
+    recipe_of,
+    sinks_of,
+)
 from mxviz.outliers import finite_amax, layer_channel_outliers, median_magnitude
 from mxviz.quantize import decode_scale
 
@@ -197,8 +206,8 @@ def _recipes(
     capture: Capture, recipe: Recipe | str | None, baseline: Recipe | str | None
 ) -> tuple[Recipe, Recipe]:
     return (
-        Recipe.parse(capture.recipe if recipe is None else recipe),
-        Recipe.parse(capture.baseline if baseline is None else baseline),
+        recipe_of(capture, capture.recipe if recipe is None else recipe),
+        recipe_of(capture, capture.baseline if baseline is None else baseline),
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -115,12 +116,14 @@ class Capture:
         return tensors[layer]
 
     def first_divergence(self, lane: str) -> int | None:
-        """Return the index of the first new token that differs from the exact lane's, or None."""
-        exact, other = self.lanes["exact"].token_ids, self.lanes[lane].token_ids
-        for index, (a, b) in enumerate(zip(exact, other, strict=False)):
-            if a != b:
-                return index
-        return None if len(exact) == len(other) else min(len(exact), len(other))
+        """Return the index of the first new token that differs from the exact lane's, or None.
+
+        A lane that was stopped earlier has not diverged; one that ended by itself differs by its end token.
+        """
+        if not {"exact", lane} <= self.lanes.keys():
+            return None
+        both = zip(self.lanes["exact"].token_ids, self.lanes[lane].token_ids, strict=False)
+        return next((index for index, (a, b) in enumerate(both) if a != b), None)
 
     def save(self, path: str | Path) -> None:
         """Write the capture as one .safetensors file.
@@ -232,12 +235,28 @@ def _checked(plain: Any) -> dict[str, Any]:
         raise ValueError(f"{len(plain['token_ids'])} token_ids but {len(plain['token_texts'])} token_texts")
     for recipe in (plain["recipe"], plain["baseline"]):
         Recipe.parse(recipe)
+    for table in (plain["timings"], *plain["storage"].values()):
+        _check_numbers(table)
+    sliding = plain["shape"].get("sliding_layers", [])
+    if not isinstance(sliding, list) or not all(isinstance(layer, int) for layer in sliding):
+        raise ValueError("shape.sliding_layers is no list of layers")
     return plain
+
+
+def _check_numbers(table: dict[str, Any]) -> None:
+    """Refuse a table of storage or timings (whose `clipped` has a number a part) that holds anything else."""
+    for name, value in table.items():
+        if isinstance(value, dict) and name == "clipped":
+            _check_numbers(value)
+        elif isinstance(value, bool) or not isinstance(value, (int, float, type(None))):
+            raise ValueError(f"{name} is {value!r:.40}, no number")
 
 
 def _check_tensors(found: dict[str, Any], tokens: int) -> None:
     """Refuse keys and values that do not belong together or to the text."""
     keys, values = found["keys"], found["values"]
+    if not keys:
+        raise ValueError("it holds no keys of any layer")
     if values and keys.keys() != values.keys():  # a tensor that is looked at like keys comes without values
         raise ValueError("keys and values were recorded for different layers")
     for layer, key in keys.items():
@@ -246,11 +265,14 @@ def _check_tensors(found: dict[str, Any], tokens: int) -> None:
             raise ValueError(
                 f"layer {layer} has keys {list(key.shape)}, values {list(value.shape)} and {tokens} tokens"
             )
-        if not (key.is_floating_point() and value.is_floating_point()):
+        if not (key.numel() and value.numel()):
+            raise ValueError(f"layer {layer} has keys {list(key.shape)}: there is nothing in it")
+        if not {key.dtype, value.dtype} <= {torch.float32, torch.bfloat16, torch.float16}:
             raise ValueError(f"layer {layer} holds {key.dtype} keys and {value.dtype} values")
     for lane, tables in found["effect"].items():
-        if any(table.dim() != 1 for table in tables.values()):
-            raise ValueError(f"effect of lane {lane} holds a table that is no row of positions")
+        needed = set() if lane == "exact" else {"kl", "top1"}
+        if not needed <= tables.keys() or any(table.dim() != 1 for table in tables.values()):
+            raise ValueError(f"effect of lane {lane} lacks kl or top1, or holds no row of positions")
 
 
 def _listed(layers: list[int]) -> str:

@@ -38,6 +38,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of a pipe had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:  # a disk that is full, a folder that went away
+        print(f"{PROG}: {error}", file=sys.stderr)
+        return 1
 
 
 def parser() -> argparse.ArgumentParser:
@@ -86,6 +89,7 @@ def parser() -> argparse.ArgumentParser:
     inspect.add_argument("tensor", help=".npy, .npz or .safetensors: [tokens, channels], or more")
     inspect.add_argument("--name", help="which tensor of a file that holds several")
     inspect.add_argument("--recipe", default="mxfp4", help="default mxfp4; its key scheme is used")
+    inspect.add_argument("--baseline", default="twin", help="a recipe, or twin (default)")
     inspect.add_argument("--json", metavar="FILE", help="write the numbers as JSON; - is standard output")
     inspect.set_defaults(command=_lazy("_cli_tools", "inspect"))
 

@@ -66,7 +66,7 @@ def _check_fits(loaded: Loaded, settings: Settings, prompt: Encoded) -> None:
     if limit is not None and len(prompt.ids) + settings.max_new_tokens > limit:
         raise ValueError(
             f"{len(prompt.ids):,} prompt tokens and max_new_tokens {settings.max_new_tokens:,} do not fit "
-            f"the model's context of {limit:,}; ask for at most {limit - len(prompt.ids):,} new tokens"
+            f"the model's context of {limit:,}; shorten the prompt or ask for fewer new tokens"
         )
 
 

@@ -166,6 +166,20 @@ def layer_trip(capture: Capture, recipe: Recipe, part: str, layer: int, backend:
     return round_trip(capture.part(part, layer), scheme, sink=sink, rotate=recipe.rotate, backend=backend)
 
 
+def recipe_of(capture: Capture, recipe: Recipe | str) -> Recipe:
+    """Return a recipe that fits the model of a capture.
+
+    Raises:
+        ValueError: for a recipe that does not parse, or skips a layer that the model does not have.
+    """
+    recipe = Recipe.parse(recipe)
+    layers = capture.shape.get("layers") or 1 + max(capture.layers, default=0)
+    missing = [layer for layer in recipe.skip if layer >= layers]
+    if missing:
+        raise ValueError(f"skip={missing[0]}: the model has layers 0 to {layers - 1}; name one of them")
+    return recipe
+
+
 def sinks_of(capture: Capture, recipe: Recipe, layer: int) -> int:
     """Return how many first tokens stay exact in a layer: a sliding layer, which drops them, keeps none."""
     return 0 if layer in capture.shape.get("sliding_layers", ()) else recipe.sink

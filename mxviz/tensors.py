@@ -5,7 +5,9 @@ Nothing in a file is executed: object arrays (which hold pickles) are refused.
 
 from __future__ import annotations
 
+import tokenize
 import zipfile
+import zlib
 from pathlib import Path
 from typing import BinaryIO
 
@@ -39,7 +41,7 @@ def read_tensor(path: str | Path, name: str | None = None) -> np.ndarray:
         array = reader(path, name)
     except OSError as error:
         raise ValueError(f"cannot read {path} ({error.strerror or error})") from None
-    except (SafetensorError, zipfile.BadZipFile, EOFError, SyntaxError, TypeError, KeyError) as error:
+    except _DAMAGE as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(f"{path} is damaged ({reason[:120]})") from None
     if not 2 <= array.ndim <= 4 or not array.size:
@@ -96,20 +98,35 @@ def _from_npz(path: Path, name: str | None) -> np.ndarray:
 def _from_safetensors(path: Path, name: str | None) -> np.ndarray:
     with safe_open(str(path), framework="pt") as file:
         name = _only(list(file.keys()), name, path)
-        _check_size(tuple(file.get_slice(name).get_shape()), str(path))
+        found = file.get_slice(name)
+        if found.get_dtype() not in _FLOATS:
+            raise ValueError(f"{path} holds {found.get_dtype()}; expected one of: {', '.join(_FLOATS)}")
+        _check_size(tuple(found.get_shape()), str(path))
         return file.get_tensor(name).float().numpy()
 
+
+_DAMAGE = (
+    *(SafetensorError, zipfile.BadZipFile, zlib.error, tokenize.TokenError),
+    *(EOFError, SyntaxError, TypeError, KeyError, RuntimeError, MemoryError, OverflowError),
+)
+_FLOATS = ("F32", "F16", "BF16", "F64", "F8_E4M3", "F8_E5M2", "I8", "U8", "I16", "I32", "I64")
 
 _READERS = {".npy": _from_npy, ".npz": _from_npz, ".safetensors": _from_safetensors}
 
 
 def _read_npy(file: BinaryIO, size: int, where: str) -> np.ndarray:
     """Read one .npy stream whose header must agree with the bytes that are there."""
-    version = npy.read_magic(file)
+    try:
+        version = npy.read_magic(file)
+    except ValueError as error:
+        raise ValueError(f"{where} is no .npy file ({error})") from None
     read_header = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}.get(version)
     if read_header is None:
         raise ValueError(f"{where} has .npy version {version}; save it again with numpy.save")
-    shape, fortran, dtype = read_header(file)
+    try:
+        shape, fortran, dtype = read_header(file)
+    except ValueError as error:
+        raise ValueError(f"{where} has a damaged .npy header ({str(error)[:80]})") from None
     if dtype.kind not in "fiu":
         raise ValueError(f"{where} holds {dtype}, not numbers; expected floats or integers")
     _check_size(shape, where)
@@ -119,11 +136,13 @@ def _read_npy(file: BinaryIO, size: int, where: str) -> np.ndarray:
         raise ValueError(
             f"{where} is cut off: its header says {count:,} elements and {size:,} bytes are there"
         )
-    return np.frombuffer(data, dtype).reshape(shape, order="F" if fortran else "C")
+    return np.frombuffer(bytearray(data), dtype).reshape(shape, order="F" if fortran else "C")
 
 
 def _check_size(shape: tuple[int, ...], where: str) -> None:
     count = 1
+    if any(n < 0 for n in shape):
+        raise ValueError(f"{where} has shape {list(shape)}; no size can be negative")
     for n in shape:
         count *= n  # Python integers: no overflow, whatever a header claims
     if count > MAX_ELEMENTS:

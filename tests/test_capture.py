@@ -76,7 +76,7 @@ def test_everything_comes_back(capture: Capture, tmp_path: Path) -> None:
 def test_first_divergence_counts_new_tokens(capture: Capture) -> None:
     assert capture.first_divergence("exact") is None
     assert capture.first_divergence("micro") == 1
-    assert capture.first_divergence("single") == 0
+    assert capture.first_divergence("single") is None  # it was stopped before its first token
 
 
 def test_parts_by_layer(capture: Capture) -> None:
@@ -175,6 +175,9 @@ def test_values_that_cannot_be(capture: Capture, tmp_path: Path, changes: dict, 
     assert words in _refused(tmp_path / "x.safetensors")
 
 
+PAIR = {"keys.0": torch.zeros(2, 4, 8), "values.0": torch.zeros(2, 4, 8)}
+
+
 @pytest.mark.parametrize(
     ("tensors", "words"),
     [
@@ -183,7 +186,10 @@ def test_values_that_cannot_be(capture: Capture, tmp_path: Path, changes: dict, 
         ({"keys.0": torch.zeros(2, 9, 8), "values.0": torch.zeros(2, 9, 8)}, "and 5 tokens"),
         ({"keys.0": torch.zeros(4, 8), "values.0": torch.zeros(4, 8)}, "layer 0 has keys [4, 8]"),
         ({"keys.0": torch.zeros(2, 4, 8).int(), "values.0": torch.zeros(2, 4, 8)}, "torch.int32 keys"),
-        ({"effect.micro.kl": torch.zeros(2, 2)}, "no row of positions"),
+        (PAIR | {"effect.micro.kl": torch.zeros(2, 2)}, "no row of positions"),
+        (PAIR | {"effect.micro.kl": torch.zeros(2)}, "lacks kl or top1"),
+        ({}, "no keys of any layer"),
+        ({"keys.0": torch.zeros(2, 0, 8), "values.0": torch.zeros(2, 0, 8)}, "nothing in it"),
     ],
 )
 def test_tensors_that_do_not_belong_together(

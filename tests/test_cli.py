@@ -146,3 +146,43 @@ def test_models_and_doctor_say_what_is_here(capsys):
     said = capsys.readouterr().out
     for word in ("torch", "backend reference", "memory", "export", "built-in model"):
         assert word in said
+
+
+@pytest.mark.parametrize("out", ["", "/dev/null", "/proc/x.json", "/no/such/folder/x.json"])
+@pytest.mark.parametrize("option", ["--out", "--json", "--html"])
+def test_what_cannot_be_written_is_said_before_the_run(capsys, option, out):
+    assert "cannot write" in refused(capsys, *RUN, option, out)
+
+
+def test_inspect_says_what_does_not_apply_and_works_without_a_twin(capsys, tmp_path):
+    path = tmp_path / "x.npy"
+    np.save(path, np.random.default_rng(0).standard_normal((64, 32)).astype(np.float32))
+    assert "one tensor" in refused(capsys, "inspect", str(path), "--recipe", "mxfp4;skip=7")
+    assert "one tensor" in refused(capsys, "inspect", str(path), "--recipe", "k=none;v=mxfp4")
+    assert "baseline" in refused(capsys, "inspect", str(path), "--recipe", "aint2")
+    assert main(["inspect", str(path), "--recipe", "aint2", "--baseline", "int4@tensor"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_pack_refuses_a_layer_that_is_not_there(capsys, tmp_path):
+    from mxviz._paths import ASSETS
+
+    run = str(ASSETS / "gallery" / "qwen-code.safetensors")
+    out = str(tmp_path / "packed.safetensors")
+    assert "0 to 23" in refused(capsys, "pack", run, "-o", out, "--recipe", "mxfp4;skip=99")
+    assert main(["pack", run, "-o", out, "--recipe", "mxfp4;sink=4;skip=0;rotate=1"]) == 0
+
+
+def test_packed_bytes_are_those_of_the_reference(tmp_path):
+    from safetensors.torch import load_file
+
+    from mxviz._paths import ASSETS
+    from mxviz.capture import Capture
+    from mxviz.quantize import quantize
+
+    run = ASSETS / "gallery" / "qwen-code.safetensors"
+    assert main(["pack", str(run), "-o", str(tmp_path / "p.safetensors"), "--recipe", "mxfp4;sink=4"]) == 0
+    packed = load_file(tmp_path / "p.safetensors")
+    blocks = quantize(Capture.load(run).part("key", 8)[:, 4:], "mxfp4")
+    assert packed["8.key.packed"].equal(blocks.packed) and packed["8.key.scales"].equal(blocks.scales)
+    assert packed["8.key.sink"].shape[1] == 4

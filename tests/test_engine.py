@@ -226,7 +226,9 @@ def test_only_the_asked_layers_in_the_asked_dtype() -> None:
 
 def test_lengths_that_do_not_fit_the_context() -> None:
     loaded = tiny_text.loaded()
-    with pytest.raises(ValueError, match="do not fit the model's context of 4,096; ask for at most") as error:
+    with pytest.raises(
+        ValueError, match="do not fit the model's context of 4,096; shorten the prompt"
+    ) as error:
         run(loaded, settings(max_new_tokens=4090))
     assert "\n" not in str(error.value)
 
