@@ -52,6 +52,8 @@ class Settings:
     layers: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
+        if not self.prompt.strip():
+            raise ValueError("the prompt is empty; write one")
         object.__setattr__(self, "recipe", str(Recipe.parse(self.recipe)))
         if self.baseline != "twin":
             object.__setattr__(self, "baseline", str(Recipe.parse(self.baseline)))

@@ -135,8 +135,15 @@ def _recipe_item(item: str, text: str) -> list[tuple[str, object]]:
             f"unknown part {quoted(item)} of recipe {quoted(text)}; expected a scheme or one of: "
             "k=, v=, sink=, residual=, skip=, rotate="
         )
+    if item in ("k", "v", *_EXAMPLES):
+        raise ValueError(
+            f"{item} in recipe {quoted(text)} needs a value, for instance {_EXAMPLES.get(item, 'k=mxfp4')}"
+        )
     scheme = Scheme.parse(item)
     return [("k", scheme), ("v", scheme)]
+
+
+_EXAMPLES = {"sink": "sink=4", "residual": "residual=32", "skip": "skip=0,23", "rotate": "rotate=1"}
 
 
 def _count(name: str, value: str) -> int:

@@ -178,7 +178,7 @@ class Scheme:
         name, colon, tail = str(text).strip().partition(":")
         scheme = SCHEMES.get(name.strip())
         if scheme is None:
-            raise ValueError(f"unknown scheme {quoted(name)}; expected one of: {', '.join(SCHEMES)}")
+            raise ValueError(f"unknown scheme {quoted(name)}; expected one of: {_listed_schemes()}")
         seen: set[str] = set()
         for part in tail.split(",") if colon else ():
             option, _, value = (p.strip() for p in part.partition("="))
@@ -203,6 +203,15 @@ _REACH_WORDS = {
     Reach.CHANNEL: "one scale per channel",
     Reach.ONE: "scale fixed at 1.0",
 }
+
+
+def _listed_schemes() -> str:
+    """Name every scheme, the single-scale ones by element: int4@(tensor, head, token, channel)."""
+    listed = [name for name in SCHEMES if "@" not in name]
+    for element in dict.fromkeys(name.partition("@")[0] for name in SCHEMES if "@" in name):
+        reaches = [name.partition("@")[2] for name in SCHEMES if name.startswith(f"{element}@")]
+        listed.append(f"{element}@({', '.join(reaches)})")
+    return ", ".join(listed)
 
 
 def quoted(text: object, limit: int = 60) -> str:

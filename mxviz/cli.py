@@ -23,6 +23,7 @@ class _Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 1 failed, 2 a user's mistake, 130 interrupted."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: see mxviz/views/__init__.py
     args = parser().parse_args(argv)
     warnings.showwarning = _one_line_warning
     try:

@@ -15,6 +15,12 @@ from mxviz.figures.theme import THEMES, Theme
 from mxviz.pictures import picture
 from mxviz.report import report
 
+ORDER = ("outliers", "scales", "error")
+"""Figures in the order a reader meets them: what sticks out, what it does to the scales, what that costs."""
+
+REPORT_WIDTH = 1200
+"""CSS pixels of a report's figures; a narrower window scrolls them sideways."""
+
 TITLES = {"exact": "Exact", "micro": "Micro-scaled", "single": "One scale"}
 
 
@@ -129,7 +135,8 @@ def _held(numbers: dict) -> str:
     exact, tokens = numbers["bytes_per_token"]["exact"], numbers["tokens_held"]["exact"]
     if not exact:
         return "not measured"
-    return f"{exact:,.0f} in bfloat16; {tokens:,} tokens fill {_bytes(numbers['stored_bytes']['exact'])}"
+    held = _bytes(numbers["stored_bytes"]["exact"])
+    return f"{exact:,.0f} in bfloat16; {tokens:,} tokens fill {held} uncompressed"
 
 
 def _bytes(count: float) -> str:
@@ -157,7 +164,7 @@ def _speed(capture: Capture) -> str:
         "Speed",
         _n(speed["micro"], ".1f", " <small>tokens/s</small>"),
         _n(speed["single"], ".1f", " <small>tokens/s</small>"),
-        f"{_n(speed['exact'], '.1f', ' tokens/s')} uncompressed, when it was recorded",
+        f"{_n(speed['exact'], '.1f', ' tokens/s')} uncompressed, in the same run",
     )
 
 
@@ -168,8 +175,8 @@ def _n(value: float | None, spec: str, unit: str = "") -> str:
 def html_report(capture: Capture, theme: str = "light") -> str:
     """Return a page of a run (texts, numbers, figures) that works offline, as one HTML text."""
     figures = []
-    for index, (name, family) in enumerate(FIGURES.items()):
-        figure = picture(capture, name, theme=theme)
+    for index, name in enumerate(ORDER):
+        family, figure = FIGURES[name], picture(capture, name, theme=theme, width=REPORT_WIDTH)
         drawn = figure.to_html(full_html=False, include_plotlyjs=index == 0, config={"displaylogo": False})
         figures.append(
             f'<figure aria-label="{literal(alt_text(figure))}">{drawn}'
@@ -182,10 +189,12 @@ def html_report(capture: Capture, theme: str = "light") -> str:
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{literal(title)}</title>'
         f'<meta name="viewport" content="width=device-width"><style>{stylesheet(colours)}\n'
         f"body {{ background: {colours.paper}; color: {colours.ink}; font-family: system-ui, sans-serif; "
-        "max-width: 80rem; margin: 2rem auto; padding: 0 1rem; } "
-        "figure { margin: 2rem 0; overflow-x: auto; } "
+        "max-width: 76rem; margin: 2rem auto; padding: 0 1rem; } "
+        f"figure {{ margin: 2rem 0; overflow-x: auto; }} figure > div {{ width: {REPORT_WIDTH}px; }} "
         "figcaption { color: var(--muted); }</style></head><body>"
-        f'<header class="mx-head"><h1>{literal(capture.model)}</h1></header>{prompt_html(capture.prompt)}'
+        f'<header class="mx-head"><h1>{literal(capture.model)}</h1>'
+        f"<p>{literal(capture.recipe)} against {literal(capture.baseline)}</p></header>"
+        f"{prompt_html(capture.prompt)}"
         f"{capture_lanes_html(capture)}<ul>{notes}</ul>{numbers_html(capture, report(capture))}"
         f"{''.join(figures)}</body></html>\n"
     )

@@ -29,7 +29,7 @@ def html(at: AppTest) -> str:
 def finished(at: AppTest, limit_s: float = 240) -> AppTest:
     """Run the page until the run that was started is done."""
     end = time.monotonic() + limit_s
-    while at.session_state["job"] is not None:
+    while "job" in at.session_state and at.session_state["job"] is not None:
         assert time.monotonic() < end
         time.sleep(0.3)
         at.run()

@@ -34,7 +34,7 @@ def refused(capsys, *argv: str) -> str:
     [
         (["--model", "no-such-model"], "unknown model 'no-such-model'"),
         (["--recipe", "mxfp5"], "unknown scheme 'mxfp5'"),
-        (["--recipe", "mxfp4;sink"], "unknown scheme 'sink'"),
+        (["--recipe", "mxfp4;sink"], "sink=4"),
         (["--recipe", "mxfp4:axis=up"], "expected one of: channel, token"),
         (["--baseline", "int5@tensor"], "unknown scheme 'int5@tensor'"),
         (["--prompt", ""], "prompt"),

@@ -53,11 +53,12 @@ def panel() -> None:
             accept_new_options=True,
             persist_state="session",
         )
+    told = st.container()  # above the fold, so that it is seen when the fold is open
     settings = _more()
     with button:
         st.button("Generate", type="primary", width="stretch", on_click=_start, args=(name, settings))
     if error := st.session_state.get("error"):
-        st.error(error.replace("$", r"\$"), icon=":material/info:")
+        told.error(error.replace("$", r"\$"), icon=":material/info:")
 
 
 def _more() -> dict:

@@ -7,7 +7,9 @@ import streamlit as st
 
 from mxviz.capture import Capture
 from mxviz.figures import FIGURES, alt_text
+from mxviz.figures.labels import visible
 from mxviz.outliers import channel_outliers
+from mxviz.page import ORDER
 from mxviz.pictures import default_place, picture, see
 from mxviz.views import style
 
@@ -23,7 +25,7 @@ def explore(capture: Capture, run: str, width: int) -> None:
     """
     st.html('<div class="mx-section"><h2>Into the cache</h2></div>')
     part, layer, head = _place(capture, run)
-    for name in ("outliers", "scales", "error"):
+    for name in ORDER:
         family = FIGURES[name]
         place = {"layer": layer, "head": head, "part": part}
         figure = picture(capture, name, **place, theme=style.theme().name, width=width)
@@ -71,14 +73,15 @@ def _list_outliers(capture: Capture, part: str, layer: int, head: int) -> None:
             "channel": [row.channel for row in rows],
             "peak |x|": [row.amax for row in rows],
             "× median": [row.ratio_to_median for row in rows],
-            "peaks at token": [f"{i}: {view.tokens[i]}" for i in peaks],
+            "peaks at token": [f"{i}: {visible(view.tokens[i])}" for i in peaks],
             "high at": [100 * row.share_of_tokens for row in rows],
-            "RoPE partner": [row.partner for row in rows],
         }
     )
+    if part == "key":
+        table["RoPE partner"] = [row.partner for row in rows]
     formats = {
         "peak |x|": st.column_config.NumberColumn(format="%.1f"),
         "× median": st.column_config.NumberColumn(format="%.0f×"),
-        "high at": st.column_config.NumberColumn("high at … of tokens", format="%.0f %%"),
+        "high at": st.column_config.NumberColumn("high at (share of tokens)", format="%.0f %%"),
     }
     st.dataframe(table, hide_index=True, column_config=formats, width="stretch")

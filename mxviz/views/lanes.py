@@ -12,6 +12,10 @@ from mxviz.page import capture_lanes_html, lanes_html, prompt_html
 def show(capture: Capture) -> None:
     """Show the three texts of a capture, the first divergence marked."""
     st.html(prompt_html(capture.prompt) + capture_lanes_html(capture))
+    st.caption(
+        "One different token says little: greedy texts part at the first near-tie. The numbers below are "
+        "measured over the whole exact text."
+    )
     if capture.notes:
         st.caption(" · ".join(capture.notes).replace("$", r"\$"))
 

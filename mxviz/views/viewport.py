@@ -6,7 +6,7 @@ import streamlit as st
 
 from mxviz.figures.theme import COMPACT_BELOW
 
-WIDE = 1216
+WIDE = 1056
 """Width of the page's column on a desktop, CSS pixels."""
 
 _NAME = "mxviz_viewport"
