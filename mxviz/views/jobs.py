@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 import threading
 import time
 from dataclasses import dataclass, field
@@ -16,6 +17,10 @@ from mxviz import ops
 from mxviz.capture import Capture
 from mxviz.engine import Progress, Settings, run
 from mxviz.models import DEFAULT, Loaded, load
+
+# A thread that lets go of the interpreter for every small array (reading a GGUF file does) gets it back only
+# after this long from one that computes in Python (Numba's compiler does); 5 ms each time would take minutes.
+sys.setswitchinterval(0.0005)
 
 GRACE_S = 2.0
 """How long a tab may be out of sight (a network blip) before its run is stopped."""
@@ -36,9 +41,10 @@ def warming() -> threading.Thread:
     """
 
     def begin() -> None:
-        ops.warm_up()
+        # The model first: a run that is asked for meanwhile waits for the same load, not beside the compiler.
         with contextlib.suppress(ValueError):  # no built-in model here: the page says so when it is asked for
             loaded(DEFAULT)
+        ops.warm_up()
 
     ops.postpone()
     thread = threading.Thread(target=begin, daemon=True, name="mxviz-warm-up")
