@@ -1,0 +1,56 @@
+"""Where one looks: part, layer, KV head, token and channel, remembered for each run, shared by all pages."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import streamlit as st
+
+from mxviz.capture import Capture
+from mxviz.pictures import default_place
+
+
+class Place(NamedTuple):
+    """One number of a cache: `part` is `key` or `value`; the rest are indices, `layer` a layer's number."""
+
+    part: str
+    layer: int
+    head: int
+    token: int
+    channel: int
+
+
+def get(capture: Capture, run: str) -> Place:
+    """Return where one looks in this run; at first, its largest value in its wildest channel."""
+    place = st.session_state.setdefault("places", {}).get(run)
+    return _first(capture) if place is None else _held(capture, place)
+
+
+def put(capture: Capture, run: str, **changes: object) -> None:
+    """Look elsewhere. `put(capture, run, layer=8)` keeps the rest; what does not exist there is held inside.
+
+    Call it in a widget's callback, or before the widgets that show the place are drawn.
+    """
+    st.session_state.setdefault("places", {})[run] = _held(capture, get(capture, run)._replace(**changes))
+
+
+def largest(capture: Capture, part: str, layer: int, head: int) -> tuple[int, int]:
+    """Return token and channel of the largest finite value of a head."""
+    x = capture.part(part, layer)[head].float().abs().nan_to_num(0.0, 0.0, 0.0).numpy()
+    token, channel = np.unravel_index(int(x.argmax()), x.shape)
+    return int(token), int(channel)
+
+
+def _first(capture: Capture) -> Place:
+    layer, head = default_place(capture, "key")
+    return Place("key", layer, head, *largest(capture, "key", layer, head))
+
+
+def _held(capture: Capture, place: Place) -> Place:
+    """The place itself where it exists, else the nearest that does."""
+    part = place.part if place.part in ("key", "value") and (place.part == "key" or capture.values) else "key"
+    layer = min(capture.layers, key=lambda known: abs(known - place.layer))
+    heads, tokens, channels = capture.part(part, layer).shape
+    inside = [max(0, min(int(i), n - 1)) for i, n in zip(place[2:], (heads, tokens, channels), strict=True)]
+    return Place(part, layer, *inside)
