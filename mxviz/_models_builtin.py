@@ -33,13 +33,19 @@ def load(dtype: torch.dtype) -> Found:
             return from_folder(kept, dtype)
         except ValueError:  # a damaged copy is made again
             shutil.rmtree(kept, ignore_errors=True)
+    found = convert()
+    return found._replace(model=found.model.to(dtype))
+
+
+def convert() -> Found:
+    """Read the model from its GGUF file, in float32, and keep a copy; takes half a minute."""
     found = from_gguf(checked_file(), torch.float32)
     try:
         keep(found)
     except OSError:
         note = f"{cache_folder()} cannot be written, so the model is converted again at every start"
         found = found._replace(notes=(*found.notes, note))
-    return found._replace(model=found.model.to(dtype))
+    return found
 
 
 def find() -> Path | None:

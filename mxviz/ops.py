@@ -151,9 +151,14 @@ def postpone() -> None:
 
 
 def warm_up() -> None:
-    """Compile the CPU kernels, or read them from the disk; call it in a thread of its own."""
+    """Compile the CPU kernels, or read them from the disk; call it in a thread or process of its own."""
     try:
         if why_missing("cpu") is None:
             _load("cpu").warm_up()
     finally:
         _postponed.discard("cpu")
+
+
+def is_compiled() -> bool:
+    """Whether a `warm_up` would find the CPU kernels on the disk, or find that they cannot run here."""
+    return why_missing("cpu") is not None or _load("cpu").is_compiled()

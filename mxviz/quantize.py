@@ -79,7 +79,7 @@ class MXBlocks:
         x = lookup(self.scheme.element, self.codes()) * self.divisor()
         if self.zeros is not None:
             x = x + self._spread(self.zeros.float())
-        return x.clamp(-FLT_MAX, FLT_MAX).to(dtype)
+        return x.clamp(-FLT_MAX, FLT_MAX).to(dtype).contiguous()  # the layout is every backend's too
 
     @property
     def nbytes(self) -> int:

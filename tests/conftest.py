@@ -6,6 +6,8 @@ import os
 import random
 import shutil
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,6 +32,15 @@ def _seeded() -> None:
         sys.modules["numpy"].random.seed(0)
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _nobody_warms_up() -> Iterator[None]:
+    """Wait for the thread that a page has left: until it is done `auto` means another backend."""
+    yield
+    for thread in threading.enumerate():
+        if thread.name == "mxviz-warm-up":
+            thread.join()
 
 
 @pytest.fixture(scope="session")

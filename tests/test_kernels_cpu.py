@@ -260,9 +260,24 @@ def test_auto_takes_these_kernels() -> None:
     assert cpu.missing() is None and cpu.supports("cpu") and not cpu.supports("cuda")
     assert ops.pick("cpu") == "cpu"
     cpu.warm_up()
+    assert ops.is_compiled()
     x = _wild((1, 2, 33, 64))
     x.requires_grad_()
     assert _same(ops.quantize(x, "mxfp4", backend="cpu").packed, reference.quantize(x, "mxfp4").packed)
+
+
+@pytest.mark.parametrize("name", ["mxfp4", "mxfp4:axis=token", "nvfp4:axis=token", "int4@channel"])
+def test_what_is_decoded_lies_in_memory_as_the_references(name: str) -> None:
+    x = _wild((1, 33, 3, 64)).transpose(1, 2)
+    for backend in ("reference", "cpu"):
+        assert ops.dequantize(ops.quantize(x, name, backend=backend), backend=backend).is_contiguous()
+
+
+def test_postponed_kernels_come_back_with_the_warm_up() -> None:
+    ops.postpone()
+    assert ops.pick() == "reference"
+    ops.warm_up()
+    assert ops.pick() == "cpu"
 
 
 def test_an_axis_before_the_tokens_is_the_references() -> None:

@@ -25,7 +25,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "ops": ("mxviz.ops", "mxviz.backends", "mxviz.backends.*"),
     "cache": ("mxviz.cache", "mxviz._store", "mxviz._hadamard", "mxviz._cache_*"),
     "capture": ("mxviz.capture",),
-    "models": ("mxviz.models", "mxviz._models_*"),
+    "models": ("mxviz.models", "mxviz._models_*", "mxviz.prepare"),
     "engine": ("mxviz.engine", "mxviz._engine_*"),
     "analysis": ("mxviz.metrics", "mxviz.outliers", "mxviz.analysis", "mxviz.report", "mxviz.tensors"),
     "figures": ("mxviz.figures", "mxviz.figures.*"),

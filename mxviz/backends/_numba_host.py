@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import hashlib
 import os
 import shutil
@@ -11,6 +12,7 @@ import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 
 import torch
@@ -47,6 +49,23 @@ def _cache_folder() -> Path:
         folder = Path(tempfile.mkdtemp(prefix="mxviz-numba-"))
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         return folder
+
+
+def _marker() -> Path:
+    """The file that says that another process need not compile; Numba compiles anew for another version."""
+    return Path(os.environ["NUMBA_CACHE_DIR"], f"mxviz-compiled-numba-{version('numba')}")
+
+
+def note_compiled() -> None:
+    """Leave word that the kernels are compiled."""
+    with contextlib.suppress(OSError):
+        _marker().touch()
+
+
+def is_compiled() -> bool:
+    """Whether word was left."""
+    set_cache_folder()
+    return _marker().is_file()
 
 
 @cache

@@ -16,7 +16,7 @@ from mxviz.backends._cpu_plan import WIDTHS, Plan, address, buffer, kernels, pla
 from mxviz.formats import SCHEMES, Reach, ScaleFormat, Scheme
 from mxviz.quantize import MXBlocks, packed_bytes
 
-__all__ = ["attend", "dequantize", "missing", "quantize", "supports", "threads", "warm_up"]
+__all__ = ["attend", "dequantize", "is_compiled", "missing", "quantize", "supports", "threads", "warm_up"]
 
 _CHUNK = 64  # tokens over which one thread measures the channels of `@channel`
 
@@ -193,3 +193,9 @@ def warm_up() -> None:
         dequantize(blocks, torch.float32)
     part = Part(None, blocks, None)
     attend(sample[:, :, :1], part, part, scaling=1.0)
+    host.note_compiled()
+
+
+def is_compiled() -> bool:
+    """Whether an earlier `warm_up` has left compiled kernels on the disk."""
+    return host.is_compiled()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import sys
 import threading
 import time
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import streamlit as st
 from streamlit import runtime
@@ -15,41 +15,56 @@ from streamlit.runtime.scriptrunner import add_script_run_ctx, get_script_run_ct
 
 from mxviz import ops
 from mxviz.capture import Capture
-from mxviz.engine import Progress, Settings, run
-from mxviz.models import DEFAULT, Loaded, load
 
-# A thread that lets go of the interpreter for every small array (reading a GGUF file does) gets it back only
-# after this long from one that computes in Python (Numba's compiler does); 5 ms each time would take minutes.
-sys.setswitchinterval(0.0005)
+if TYPE_CHECKING:  # their libraries take seconds to import, and a first page needs neither
+    from mxviz.engine import Progress, Settings
+    from mxviz.models import Loaded
 
 GRACE_S = 2.0
 """How long a tab may be out of sight (a network blip) before its run is stopped."""
+
+BUILT_IN = "smollm2"
+"""The catalogue's name of the built-in model."""
 
 
 @st.cache_resource(max_entries=1, show_spinner=False)
 def loaded(name: str) -> Loaded:
     """Load a model once for everybody; another model takes its place."""
+    from mxviz.models import load
+
     return load(name)
 
 
-@st.cache_resource(show_spinner=False)
-def warming() -> threading.Thread:
-    """Return the thread, one a server, that does what a first run would otherwise wait for; not started yet.
+class Warming(threading.Thread):
+    """Does, once a server, what a first run would otherwise wait for.
 
-    That is Numba's compilation (once ever) and the built-in model (converted once ever). Until it is done the
-    reference does the kernels' work, so that the first page waits for neither.
+    That is the built-in model (converted once ever) and Numba's compilation (once ever), both in a process of
+    their own, and the libraries of the engine. Until it is done the reference does the kernels' work.
     """
 
-    def begin() -> None:
-        # The model first: a run that is asked for meanwhile waits for the same load, not beside the compiler.
-        with contextlib.suppress(ValueError):  # no built-in model here: the page says so when it is asked for
-            loaded(DEFAULT)
-        ops.warm_up()
+    def __init__(self) -> None:
+        super().__init__(daemon=True, name="mxviz-warm-up")
+        self.model_is_there = threading.Event()
+        ops.postpone()
 
-    ops.postpone()
-    thread = threading.Thread(target=begin, daemon=True, name="mxviz-warm-up")
-    add_script_run_ctx(thread, get_script_run_ctx())
-    return thread
+    def run(self) -> None:
+        try:
+            from mxviz import prepare
+
+            prepare.prepare_apart("model")
+            self.model_is_there.set()
+            prepare.prepare_apart("kernels")
+        finally:
+            self.model_is_there.set()
+            ops.warm_up()
+        import mxviz.engine
+        import mxviz.models  # noqa: F401
+
+
+@st.cache_resource(show_spinner=False)
+def warming() -> Warming:
+    """Return the thread that warms up, one a server; not started yet."""
+    return Warming()
 
 
 def start_warming() -> None:
@@ -60,7 +75,10 @@ def start_warming() -> None:
 
 @dataclass
 class Job:
-    """One run: its thread, what it has said so far, and how to stop it."""
+    """One run: its thread, what it has said so far, and how to stop it.
+
+    `note` is what it waits for while there is no progress yet; `started` a time of `time.monotonic`.
+    """
 
     model: str
     settings: Settings
@@ -70,6 +88,8 @@ class Job:
     capture: Capture | None = None
     error: str | None = None
     done: bool = False
+    note: str | None = None
+    started: float = field(default_factory=time.monotonic)
     _checked: float = 0.0
     _missing_since: float | None = None
 
@@ -89,9 +109,11 @@ class Job:
     def run(self) -> None:
         """Load the model, run the lanes and keep the capture or the one line that says what is wrong."""
         try:
-            self.capture = run(
-                loaded(self.model), self.settings, on_progress=self._take, should_stop=self.should_stop
-            )
+            model = self._model()
+            if model is not None:
+                from mxviz.engine import run
+
+                self.capture = run(model, self.settings, on_progress=self._take, should_stop=self.should_stop)
         except ValueError as error:
             self.error = " ".join(str(error).split())
         except MemoryError:
@@ -101,6 +123,17 @@ class Job:
             self.error = "the run failed for a reason of its own; the server's log says which"
         finally:
             self.done = True
+
+    def _model(self) -> Loaded | None:
+        """The model, None where Stop was pressed before it was there."""
+        there = warming().model_is_there
+        if self.model == BUILT_IN and warming().is_alive() and not there.is_set():
+            self.note = "converting the built-in model, once ever: about half a minute"
+            while not there.wait(0.2):
+                if self.should_stop():
+                    return None
+        self.note = f"loading {self.model}"
+        return loaded(self.model)
 
     def _take(self, progress: Progress) -> None:
         self.progress = progress
