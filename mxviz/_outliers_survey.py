@@ -17,7 +17,6 @@ from mxviz.outliers import (
     TokenOutlier,
     channels_of,
     layer_token_outliers,
-    lower_median,
     magnitudes,
     without,
 )
@@ -78,6 +77,7 @@ class Survey(NamedTuple):
         not_finite: layer to how many of its numbers are NaN or infinite; layers without any are left out.
         channel_amax: layer to `[kv_heads, head_dim]`, largest finite |x|.
         token_amax: layer to `[kv_heads, tokens]`, the same outside the outlier channels.
+        head_median: layer to `[kv_heads]`.
         token_median: layer to `[kv_heads, tokens]`, over all channels.
     """
 
@@ -89,6 +89,7 @@ class Survey(NamedTuple):
     not_finite: dict[int, int]
     channel_amax: dict[int, np.ndarray]
     token_amax: dict[int, np.ndarray]
+    head_median: dict[int, np.ndarray]
     token_median: dict[int, np.ndarray]
 
 
@@ -99,7 +100,7 @@ def survey(capture: Capture, part: str) -> Survey:
     Raises:
         ValueError: for a part that is neither `key` nor `value`.
     """
-    found = Survey([], [], [], [], {}, {}, {}, {}, {})
+    found = Survey([], [], [], [], {}, {}, {}, {}, {}, {})
     for layer in capture.layers:
         _add(found, capture.part(part, layer), part, layer)
     place = lambda row: row[1:-1]  # noqa: E731
@@ -120,6 +121,7 @@ def _add(found: Survey, x: Tensor, part: str, layer: int) -> None:
     found.medians[layer] = seen.median
     found.channel_amax[layer] = seen.size.amax(-2).numpy()
     found.token_amax[layer] = without(seen.size, channels).amax(-1).numpy()
+    found.head_median[layer] = seen.of_head.numpy()
     found.token_median[layer] = seen.of_token.numpy()
     if broken := not_finite(x):
         found.not_finite[layer] = broken
@@ -138,7 +140,7 @@ def layer_quiet_tokens(
     """Return one layer's quiet tokens, by head and token."""
     if not seen.size.numel():
         return []
-    of_head = lower_median(seen.size.flatten(1), -1)[:, None]
+    of_head = seen.of_head[:, None]
     share = seen.of_token / of_head
     return [
         QuietToken(part, layer, head, token, float(seen.of_token[head, token]), float(share[head, token]))
