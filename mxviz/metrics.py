@@ -80,7 +80,13 @@ def mse(x: Tensor, x_hat: Tensor) -> float | None:
 
 
 def round_trip(
-    x: Tensor, scheme: Scheme | str, *, sink: int = 0, rotate: bool = False, backend: str = "auto"
+    x: Tensor,
+    scheme: Scheme | str,
+    *,
+    sink: int = 0,
+    rotate: bool = False,
+    frozen: Tensor | None = None,
+    backend: str = "auto",
 ) -> RoundTrip:
     """Store a layer's keys or values under a scheme and read them back.
 
@@ -89,6 +95,7 @@ def round_trip(
         scheme: a Scheme or its string; under `none` everything stays exact.
         sink: first tokens that stay exact and enter no scale; blocks along tokens count from behind them.
         rotate: turn head_dim by a Hadamard matrix before and back after.
+        frozen: scales set earlier; see `mxviz.quantize.quantize`.
         backend: see `mxviz.ops.pick`.
 
     Raises:
@@ -101,7 +108,7 @@ def round_trip(
         return RoundTrip(x, untouched, untouched, x, None)
     turned = turn(x) if rotate else x
     kept = turned[..., sink:, :]
-    blocks = ops.quantize(kept, scheme, backend=backend)
+    blocks = ops.quantize(kept, scheme, frozen=frozen, backend=backend)
     decoded = ops.dequantize(blocks, torch.float32, backend=backend)
     back = unrotate(decoded) if rotate else decoded
     clipped, flushed = blocks.clipped_mask(kept), (kept != 0) & (decoded == 0)
