@@ -19,6 +19,7 @@ from mxviz._engine_steps import (
     sample,
 )
 from mxviz.cache import MXCache
+from mxviz.capture import Lane
 from mxviz.formats import Recipe
 from mxviz.models import Loaded, TextStream
 
@@ -28,18 +29,32 @@ _COUNTED_AT = 2  # bytes of a bfloat16 number: the exact lane is counted so, wha
 class LaneState:
     """A lane under way.
 
-    After every step the cache holds the prompt and all new tokens but the last, so a lane can stop anywhere.
+    After every step the cache holds all that was read and all new tokens but the last, so a lane can stop
+    anywhere.
 
     Args:
         name: `exact`, `micro` or `single`.
         loaded: the model.
         recipe: how the cache stores; the exact lane's also records.
         backend: what quantizes.
+        cache: of the turns before; None makes a new one.
+        before: the tokens before the new ones: the prompt, and all turns before it.
     """
 
-    def __init__(self, name: str, loaded: Loaded, recipe: Recipe, backend: str) -> None:
-        self.name, self.model = name, loaded.model
-        self.cache = MXCache(loaded.model.config, recipe, record=name == "exact", backend=backend)
+    def __init__(
+        self,
+        name: str,
+        loaded: Loaded,
+        recipe: Recipe,
+        backend: str,
+        *,
+        cache: MXCache | None = None,
+        before: tuple[int, ...] = (),
+    ) -> None:
+        self.name, self.model, self.before = name, loaded.model, before
+        self.cache = cache
+        if cache is None:
+            self.cache = MXCache(loaded.model.config, recipe, record=name == "exact", backend=backend)
         self.stream = TextStream(loaded.tokenizer)
         self.ids: list[int] = []
         self.ends = end_tokens(loaded.model, loaded.tokenizer)
@@ -49,7 +64,7 @@ class LaneState:
         self.notes: list[str] = []
 
     def prefill(self, prompt: tuple[int, ...]) -> None:
-        """Read the prompt."""
+        """Read the prompt, or the next turn's on top of what is held."""
         started = time.perf_counter()
         self.logits = prefill(self.model, prompt, self.cache)
         self.prefill_s = time.perf_counter() - started
@@ -86,6 +101,11 @@ class LaneState:
     def tokens_per_second(self) -> float | None:
         """Speed of the decode steps, None before the first."""
         return (len(self.ids) - 1) / self.decode_s if len(self.ids) > 1 else None
+
+    @property
+    def wrote(self) -> Lane:
+        """The new text and the new tokens so far."""
+        return Lane(self.stream.text, tuple(self.ids))
 
     @property
     def stored_bytes(self) -> int:
@@ -125,14 +145,54 @@ def prefill_lanes(
     return True
 
 
+def read_on(
+    lanes: dict[str, LaneState],
+    read: dict[str, tuple[int, ...]],
+    should_stop: Callable[[], bool],
+    said: Callable[[int], None],
+) -> None:
+    """Bring the next turn into every lane's cache: its own tokens for each, as their texts differ.
+
+    Raises:
+        Stopped: where it was stopped; every cache then stands where it stood.
+    """
+    held = {name: lane.cache.get_seq_length() for name, lane in lanes.items()}
+    # A layer of another kind, such as linear attention, cannot give tokens back: there a turn is read whole.
+    stop = should_stop if recorded_all(lanes["exact"].cache) else lambda: False
+    try:
+        for number, (name, lane) in enumerate(lanes.items()):
+            said(number)
+            if stop is should_stop:
+                lane.cache.activate_past_recording()  # packed only when all have read, so that it can go back
+            with interruptible(lane.model, stop):
+                lane.prefill(read[name])
+    except Stopped:
+        for name, lane in lanes.items():
+            _settle(lane.cache, held[name])
+        raise
+    for lane in lanes.values():
+        _settle(lane.cache)
+    said(len(lanes))
+
+
+def _settle(cache: MXCache, stays: int = 0) -> None:
+    """Pack what waited, or go back to the first `stays` tokens."""
+    for layer in cache.layers:
+        if getattr(layer, "record_past", False):
+            layer.crop(stays)
+            layer.record_past = False
+
+
 def decode_lanes(
     lanes: dict[str, LaneState],
     settings: Settings,
     should_stop: Callable[[], bool],
     said: Callable[[int], None],
+    turn: int = 0,
 ) -> bool:
     """Let all lanes write, a token each in turn; return whether it came to the end."""
-    for step, draw in enumerate(draws(settings.seed, settings.max_new_tokens)):
+    count = settings.max_new_tokens
+    for step, draw in enumerate(draws(settings.seed, count * (turn + 1))[count * turn :]):
         for lane in lanes.values():
             if should_stop():
                 return False

@@ -15,7 +15,7 @@ from mxviz._engine_lanes import LaneState
 from mxviz._engine_probe import Probe
 from mxviz._engine_settings import STORE_DTYPES, Settings
 from mxviz.cache import MXCache
-from mxviz.capture import Capture, Lane
+from mxviz.capture import Capture
 from mxviz.models import Loaded, token_texts
 
 BITS_EXACT = 16.0
@@ -42,13 +42,13 @@ def layers_to_record(cache: MXCache, asked: tuple[int, ...] | None) -> tuple[int
 def build_capture(
     loaded: Loaded,
     settings: Settings,
-    prompt: tuple[int, ...],
+    read: tuple[int, ...],
     lanes: dict[str, LaneState],
     effect: Effect | None,
     probe: Probe | None,
     **rest: Any,
 ) -> Capture:
-    """Copy what a run produced to plain CPU tensors and describe it."""
+    """Copy what a run produced to plain CPU tensors and describe it; `read` is all that was read."""
     exact, recipes = lanes["exact"], settings.recipes()
     dtype = STORE_DTYPES.get(settings.store_dtype or str(loaded.dtype).removeprefix("torch."), torch.float32)
 
@@ -60,17 +60,17 @@ def build_capture(
     keys = plain({layer: key[0] for layer, (key, _) in states.items()})
     values = plain({layer: value[0] for layer, (_, value) in states.items()})
     before, queries, biases = ({}, {}, {}) if probe is None else map(plain, probe.found(keys))
-    ids = (*prompt, *exact.ids)
+    ids = (*read, *exact.ids)
     return Capture(
         model=loaded.name,
         revision=loaded.revision,
         recipe=str(recipes["micro"]),
         baseline=str(recipes["single"]),
         prompt=settings.prompt,
-        prompt_tokens=len(prompt),
+        prompt_tokens=len(read),
         token_ids=ids,
         token_texts=token_texts(loaded.tokenizer, ids),
-        lanes={name: Lane(lane.stream.text, tuple(lane.ids)) for name, lane in lanes.items()},
+        lanes={name: lane.wrote for name, lane in lanes.items()},
         keys=keys,
         values=values,
         keys_pre_rope=before,

@@ -33,6 +33,7 @@ class Settings:
         effect: whether to measure KL and top-1 agreement afterwards.
         store_dtype: `float32` or `bfloat16` for the recorded tensors; None keeps the model's own.
         layers: the layers to record; None records all.
+        query_layers: those of them whose queries are recorded too; None takes four, evenly spread.
 
     Raises:
         ValueError: one line for whatever is out of range.
@@ -50,6 +51,7 @@ class Settings:
     effect: bool = True
     store_dtype: str | None = None
     layers: tuple[int, ...] | None = None
+    query_layers: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if not self.prompt.strip():
@@ -69,6 +71,8 @@ class Settings:
         if self.store_dtype not in (None, *STORE_DTYPES):
             names = ", ".join(STORE_DTYPES)
             raise ValueError(f"store_dtype {quoted(self.store_dtype)} is not valid; expected one of: {names}")
+        if self.layers is not None and not set(self.query_layers or ()) <= set(self.layers):
+            raise ValueError(f"query_layers {self.query_layers} are not all among the layers {self.layers}")
 
     def recipes(self) -> dict[str, Recipe]:
         """Return each lane's recipe."""

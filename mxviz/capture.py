@@ -11,12 +11,11 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from mxviz.formats import Recipe
+from mxviz._capture_checks import check_tensors, checked
 
 FORMAT = "mxviz-capture-1"
 LANES = ("exact", "micro", "single")
@@ -28,6 +27,29 @@ class Lane(NamedTuple):
 
     text: str
     token_ids: tuple[int, ...]
+
+
+class Turn(NamedTuple):
+    """One turn of a conversation: what was asked and answered, and what the caches held behind it.
+
+    Args:
+        prompt: the user's text.
+        lanes: lane to what it wrote in this turn.
+        tokens_held: lane to the tokens in its cache, all turns so far.
+        stored_bytes: lane to what they take; `exact` counted at bfloat16.
+    """
+
+    prompt: str
+    lanes: dict[str, Lane]
+    tokens_held: dict[str, int]
+    stored_bytes: dict[str, int]
+
+    def first_divergence(self, lane: str) -> int | None:
+        """Return the index of this turn's first new token that differs from the exact lane's, or None.
+
+        A lane that was stopped earlier has not diverged; one that ended by itself differs by its end token.
+        """
+        return _first_divergence(self.lanes, lane)
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,8 +72,9 @@ class Capture:
         keys_pre_rope: layer to `[kv_heads, positions, head_dim]` before RoPE, where it could be had.
         queries: layer to `[query_heads, positions, head_dim]`, of some layers.
         key_bias: layer to `[kv_heads, head_dim]`, where k_proj has a bias.
-        effect: `micro` and `single` to `kl` (nats, `[positions]`) and `top1` (bool, `[positions]`); these and
-            `exact` to `nll` (nats of the token that follows, `[positions - 1]`).
+        effect: `micro`, `single` and, where they were measured too, canonical recipes to `kl` (nats,
+            `[positions]`) and `top1` (bool, `[positions]`); these and `exact` to `nll` (nats of the token
+            that follows, `[positions - 1]`).
         top_ids: the exact model's most probable next tokens, `[positions, k]`.
         top_logprobs: their log probabilities in nats.
         sampling: temperature, top_p, max_new_tokens, seed, raw.
@@ -63,6 +86,8 @@ class Capture:
         device: where it ran.
         threads: torch threads; bit-equal numbers are promised for the same count alone.
         notes: what a reader should know, such as a missing chat template.
+        turns: the turns of a conversation, of which `prompt` and `lanes` are the last; keys, values and
+            `token_ids` are of the exact lane from the first turn on. Files of older versions have none.
     """
 
     model: str
@@ -91,6 +116,7 @@ class Capture:
     device: str = "cpu"
     threads: int = 1
     notes: tuple[str, ...] = ()
+    turns: tuple[Turn, ...] = ()
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -120,10 +146,7 @@ class Capture:
 
         A lane that was stopped earlier has not diverged; one that ended by itself differs by its end token.
         """
-        if not {"exact", lane} <= self.lanes.keys():
-            return None
-        both = zip(self.lanes["exact"].token_ids, self.lanes[lane].token_ids, strict=False)
-        return next((index for index, (a, b) in enumerate(both) if a != b), None)
+        return _first_divergence(self.lanes, lane)
 
     def save(self, path: str | Path) -> None:
         """Write the capture as one .safetensors file.
@@ -158,7 +181,7 @@ class Capture:
                 "make one with: mxviz run --out run.safetensors"
             )
         try:
-            return cls._from_file(_checked(json.loads(header["capture"])), tensors)
+            return cls._from_file(checked(json.loads(header["capture"])), tensors)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"{path} is not a readable mxviz capture ({_first_line(error)})") from None
 
@@ -172,9 +195,10 @@ class Capture:
         return {name: tensor.contiguous() for name, tensor in named.items()}
 
     def _plain(self) -> dict[str, Any]:
-        skipped = {*_BY_LAYER, *_SINGLE, "effect", "lanes"}
+        skipped = {*_BY_LAYER, *_SINGLE, "effect", "lanes", "turns"}
         plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in skipped}
-        return plain | {"lanes": {name: lane._asdict() for name, lane in self.lanes.items()}}
+        turns = [turn._asdict() | {"lanes": _plain_lanes(turn.lanes)} for turn in self.turns]
+        return plain | {"lanes": _plain_lanes(self.lanes), "turns": turns}
 
     @classmethod
     def _from_file(cls, plain: dict[str, Any], tensors: dict[str, Tensor]) -> Capture:
@@ -192,10 +216,9 @@ class Capture:
         plain = {name: value for name, value in plain.items() if name in known}
         for name in ("token_ids", "token_texts", "notes"):
             plain[name] = tuple(plain[name])
-        plain["lanes"] = {
-            name: Lane(str(lane["text"]), tuple(lane["token_ids"])) for name, lane in plain["lanes"].items()
-        }
-        _check_tensors(found, len(plain["token_ids"]))
+        plain["lanes"] = _lanes(plain["lanes"])
+        plain["turns"] = tuple(Turn(**turn | {"lanes": _lanes(turn["lanes"])}) for turn in plain["turns"])
+        check_tensors(found, len(plain["token_ids"]))
         return cls(**plain, **found)
 
 
@@ -203,76 +226,19 @@ _BY_LAYER = ("keys", "values", "keys_pre_rope", "queries", "key_bias")
 _SINGLE = ("top_ids", "top_logprobs")
 
 
-_TYPES: dict[str, type | tuple[type, ...]] = {
-    **dict.fromkeys(("model", "recipe", "baseline", "prompt", "backend", "device"), str),
-    **dict.fromkeys(("lanes", "sampling", "shape", "storage", "timings", "versions"), dict),
-    **dict.fromkeys(("prompt_tokens", "threads"), int),
-    **dict.fromkeys(("token_ids", "token_texts", "notes"), list),
-    "revision": (str, type(None)),
-}
-_ITEMS = {"token_ids": int, "token_texts": str, "notes": str, "storage": dict, "lanes": dict}
+def _plain_lanes(lanes: dict[str, Lane]) -> dict[str, dict[str, Any]]:
+    return {name: lane._asdict() for name, lane in lanes.items()}
 
 
-def _checked(plain: Any) -> dict[str, Any]:
-    """Return the header's fields once each has the type a page relies on."""
-    if not isinstance(plain, dict):
-        raise ValueError(f"its header is a {type(plain).__name__}, expected an object")
-    for name, kind in _TYPES.items():
-        if name not in plain:
-            raise ValueError(f"its header has no {name}")
-        if not isinstance(plain[name], kind) or isinstance(plain[name], bool):
-            raise ValueError(f"{name} is a {type(plain[name]).__name__}")
-        items = plain[name].values() if kind is dict else plain[name] if kind is list else ()
-        wrong = [x for x in items if name in _ITEMS and not isinstance(x, _ITEMS[name])]
-        if wrong:
-            raise ValueError(f"{name} holds a {type(wrong[0]).__name__}")
-    for lane, found in plain["lanes"].items():
-        if not isinstance(found.get("text"), str) or not isinstance(found.get("token_ids"), list):
-            raise ValueError(f"lane {lane} lacks its text or token_ids")
-        if not all(isinstance(token, int) for token in found["token_ids"]):
-            raise ValueError(f"lane {lane} holds token_ids that are no numbers")
-    if len(plain["token_ids"]) != len(plain["token_texts"]):
-        raise ValueError(f"{len(plain['token_ids'])} token_ids but {len(plain['token_texts'])} token_texts")
-    for recipe in (plain["recipe"], plain["baseline"]):
-        Recipe.parse(recipe)
-    for table in (plain["timings"], *plain["storage"].values()):
-        _check_numbers(table)
-    sliding = plain["shape"].get("sliding_layers", [])
-    if not isinstance(sliding, list) or not all(isinstance(layer, int) for layer in sliding):
-        raise ValueError("shape.sliding_layers is no list of layers")
-    return plain
+def _lanes(plain: dict[str, dict[str, Any]]) -> dict[str, Lane]:
+    return {name: Lane(str(lane["text"]), tuple(lane["token_ids"])) for name, lane in plain.items()}
 
 
-def _check_numbers(table: dict[str, Any]) -> None:
-    """Refuse a table of storage or timings (whose `clipped` has a number a part) that holds anything else."""
-    for name, value in table.items():
-        if isinstance(value, dict) and name == "clipped":
-            _check_numbers(value)
-        elif isinstance(value, bool) or not isinstance(value, (int, float, type(None))):
-            raise ValueError(f"{name} is {value!r:.40}, no number")
-
-
-def _check_tensors(found: dict[str, Any], tokens: int) -> None:
-    """Refuse keys and values that do not belong together or to the text."""
-    keys, values = found["keys"], found["values"]
-    if not keys:
-        raise ValueError("it holds no keys of any layer")
-    if values and keys.keys() != values.keys():  # a tensor that is looked at like keys comes without values
-        raise ValueError("keys and values were recorded for different layers")
-    for layer, key in keys.items():
-        value = values.get(layer, key)
-        if key.dim() != 3 or value.dim() != 3 or key.shape[:2] != value.shape[:2] or key.shape[1] > tokens:
-            raise ValueError(
-                f"layer {layer} has keys {list(key.shape)}, values {list(value.shape)} and {tokens} tokens"
-            )
-        if not (key.numel() and value.numel()):
-            raise ValueError(f"layer {layer} has keys {list(key.shape)}: there is nothing in it")
-        if not {key.dtype, value.dtype} <= {torch.float32, torch.bfloat16, torch.float16}:
-            raise ValueError(f"layer {layer} holds {key.dtype} keys and {value.dtype} values")
-    for lane, tables in found["effect"].items():
-        needed = set() if lane == "exact" else {"kl", "top1"}
-        if not needed <= tables.keys() or any(table.dim() != 1 for table in tables.values()):
-            raise ValueError(f"effect of lane {lane} lacks kl or top1, or holds no row of positions")
+def _first_divergence(lanes: dict[str, Lane], lane: str) -> int | None:
+    if not {"exact", lane} <= lanes.keys():
+        return None
+    both = zip(lanes["exact"].token_ids, lanes[lane].token_ids, strict=False)
+    return next((index for index, (a, b) in enumerate(both) if a != b), None)
 
 
 def _listed(layers: list[int]) -> str:
