@@ -1,0 +1,57 @@
+"""The range and the colours of KL, in nats: the same in every figure, text and run."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from mxviz.figures.theme import Theme, rgb, steps
+
+FLOOR, CEILING = 1e-3, 10.0
+"""Nats that KL colours and axes run between. A word that the exact model is sure of, and that costs 10 nats,
+has become some twenty thousand times less likely; below 0.001 there is nothing to see."""
+
+SHADES = 24
+"""Steps of the colour scale of a text."""
+
+
+class Shade(NamedTuple):
+    """A background of coloured text and the ink that is read on it, #rrggbb."""
+
+    paper: str
+    ink: str
+
+
+def shades(theme: Theme) -> list[Shade]:
+    """Return the backgrounds of KL, small to large, each with an ink of contrast 4.5 or more (WCAG AA)."""
+    papers = [colour for _, colour in steps(theme.loss, SHADES)][::2]
+    return [Shade(paper, _ink(paper, theme)) for paper in papers]
+
+
+def shade_of(nats: float) -> int | None:
+    """Return the index of the background a KL takes, logarithmically; None where it is no number."""
+    if not np.isfinite(nats):
+        return None
+    share = np.log10(max(nats, FLOOR) / FLOOR) / np.log10(CEILING / FLOOR)
+    return min(SHADES - 1, int(share * SHADES))
+
+
+def contrast(a: str, b: str) -> float:
+    """Return the contrast ratio of two colours, 1 to 21, as WCAG defines it."""
+    high, low = sorted((_luminance(a), _luminance(b)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+def _ink(paper: str, theme: Theme) -> str:
+    """Take the theme's ink or paper where that can be read, else black or white, of which one always can."""
+    inks = (theme.ink, theme.paper, "#000000", "#ffffff")
+    return next(
+        (ink for ink in inks if contrast(ink, paper) >= 4.6), max(inks, key=lambda i: contrast(i, paper))
+    )
+
+
+def _luminance(colour: str) -> float:
+    parts = np.array(rgb(colour)) / 255
+    linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+    return float(linear @ (0.2126, 0.7152, 0.0722))
