@@ -6,26 +6,25 @@ and the residual is ignored, as in the effect measurement.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from mxviz.capture import PARTS, Capture
-from mxviz.formats import SCHEMES, Axis, Recipe, Scheme
+from mxviz.capture import Capture
+from mxviz.formats import Axis, Recipe, Scheme
 from mxviz.metrics import (
     RoundTrip,
     cut,
     error_stats,
     error_sums,
     layer_trip,
-    part_error,
     recipe_of,
     sinks_of,
 )
 from mxviz.outliers import finite_amax, layer_channel_outliers, median_magnitude
 from mxviz.quantize import decode_scale
+from mxviz.race import race as race
+from mxviz.race import race_schemes as race_schemes
 
 
 class HeadView(NamedTuple):
@@ -174,32 +173,6 @@ def layer_overview(
     recipe, baseline = _recipes(capture, recipe, baseline)
     rows = [_overview_row(capture, part, layer, recipe, baseline) for layer in capture.layers]
     return LayerOverview(list(capture.layers), *np.array(rows, dtype=np.float64).transpose(2, 0, 1))
-
-
-def race_schemes() -> Iterator[Scheme]:
-    """Yield every scheme, and blocks along tokens after blocks along channels."""
-    for scheme in SCHEMES.values():
-        if not scheme.is_none:
-            yield scheme
-            if scheme.is_blocked:
-                yield replace(scheme, axis=Axis.TOKEN)
-
-
-def race(capture: Capture) -> list[dict[str, str | float | None]]:
-    """Return one row a scheme: `scheme`, `bits_per_element`, and for `key` and `value` each
-    `…_sqnr_db`, `…_flushed`, `…_clipped`, pooled over all recorded layers.
-
-    Bits are those of codes and scales in whole blocks; see `Scheme.bits_per_element`.
-    """
-    head_dim = capture.part("key", capture.layers[0]).shape[-1]
-    rows = []
-    for scheme in race_schemes():
-        row = {"scheme": str(scheme), "bits_per_element": scheme.bits_per_element(head_dim)}
-        for part in PARTS:
-            stats = part_error(capture, Recipe(scheme, scheme), part)
-            row |= {f"{part}_{name}": stats[name] for name in ("sqnr_db", "flushed", "clipped")}
-        rows.append(row)
-    return rows
 
 
 def _recipes(

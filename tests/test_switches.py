@@ -11,7 +11,6 @@ from mxviz.capture import Capture
 from mxviz.views import before_after, choice
 from mxviz.views.switches import Look
 
-
 IN_SIGHT = ["Look through", "Key blocks along", "Compare with one scale", "Back to the run's own"]
 
 
