@@ -137,6 +137,20 @@ def cards(view: BlockView) -> list[tuple[str, str, str, str]]:
     ]
 
 
+def value_words(view: BlockView) -> str:
+    """Say of the value looked at what it was, and what both rulers made of it."""
+    at, lanes = view.at, (("its own scale", view.micro), ("one scale", view.single))
+    said = []
+    for name, ruled in lanes:
+        if ruled.exact[at]:
+            said.append(f"{name}: exact")
+            continue
+        code = f"{ruled.codes[at]:0{ruled.scheme.element.bits}b}"
+        said.append(f"{name}: code {code}, reads {_plain(float(ruled.decoded[at]))}")
+    place = f"token {view.tokens[at]}, channel {view.channels[at]}: {float(view.x[at]):.4g}"
+    return f"{place}; {'; '.join(said)}"
+
+
 def table(view: BlockView) -> dict[str, list]:
     """Return a block's values as columns: the value, and for both rulers code, what it reads as and error."""
     names = value_names(view)

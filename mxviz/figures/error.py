@@ -19,6 +19,9 @@ BEYOND = 10.0
 """A non-zero decode of an exact zero has no relative error; it is drawn, and shown, as 1,000 %."""
 
 
+LANES = ("micro-scaled", "single-scale")
+
+
 def error_maps(
     micro: ArrayLike,
     single: ArrayLike,
@@ -88,13 +91,13 @@ def error_maps(
         subtitle=subtitle,
         legend=any(np.isnan(drawn.z).any() for drawn in cells),
     )
-    exact = _exact(values, decoded, both[0])
+    exact = pairs(values, decoded, both[0])
     for i, drawn in enumerate(cells):
         rides = exact[i] if not drawn.reduced and 4 * drawn.z.size <= MAX_HOVER_VALUES else None
-        frame.fig.add_trace(_trace(frame, i, drawn, rides))
+        frame.fig.add_trace(losses(frame, i, drawn, rides, LANES[i]))
         overlay(frame, i, np.isnan(drawn.z), drawn, colours.missing, "NaN")
-    _edges(frame, axis, block, first, shape)
-    _colour_axis(frame, cells)
+    mark_edges(frame, axis, block, first, shape)
+    loss_axis(frame, cells)
     return frame.finish("error", _alt(names, shares, both), notice(cells[0], shape))
 
 
@@ -108,22 +111,23 @@ def percent(share: float | None) -> str:
     return f"{text.removesuffix('.0')} %"
 
 
-def _exact(values: Any, decoded: Any, like: Array) -> list[NDArray[np.float32] | None]:
+def pairs(values: Any, decoded: Any, like: Array) -> list[NDArray[np.float32] | None]:
     """Pair each value with what it came back as, `[channels, tokens, 2]` for each panel, or None."""
     if values is None or decoded is None:
         return [None, None]
-    pairs = []
+    found = []
     for name, back in zip(("decoded micro", "decoded single"), decoded, strict=True):
         x, y = checked("values", values), checked(name, back)
         if x.shape != like.shape or y.shape != like.shape:
             raise ValueError(
                 f"values {x.shape} and {name} {y.shape}; expected the errors' shape {like.shape}"
             )
-        pairs.append(np.ascontiguousarray(np.stack([x.T, y.T], axis=-1)))
-    return pairs
+        found.append(np.ascontiguousarray(np.stack([x.T, y.T], axis=-1)))
+    return found
 
 
-def _trace(frame: Frame, i: int, cells: Any, rides: NDArray[np.float32] | None) -> go.Heatmap:
+def losses(frame: Frame, i: int, cells: Any, rides: NDArray[np.float32] | None, name: str) -> go.Heatmap:
+    """Return the heat map of a relative error for panel i; `rides` are values and what they came back as."""
     where = "tokens around %{x:,.0f}" if cells.per_column > 1 else "token %{x:d}"
     both = "" if rides is None else "value %{customdata[0]:.4g} → stored as %{customdata[1]:.4g}<br>"
     return go.Heatmap(
@@ -134,32 +138,35 @@ def _trace(frame: Frame, i: int, cells: Any, rides: NDArray[np.float32] | None) 
         customdata=rides,
         hovertemplate=f"<b>%{{x}}</b><br>{where} · channel %{{y:d}}<br>{both}"
         "relative error %{z:.1%}<extra></extra>",
-        name=("micro-scaled", "single-scale")[i],
+        name=name,
         **frame.axes(i),
     )
 
 
-def _edges(frame: Frame, axis: str | None, block: int | None, first: int, shape: tuple[int, int]) -> None:
-    """Draw where blocks of the micro-scaled panel end; there the ruler changes."""
+def mark_edges(
+    frame: Frame, axis: str | None, block: int | None, first: int, shape: tuple[int, int], i: int = 0
+) -> None:
+    """Draw where blocks of the micro-scaled panel i end; there the ruler changes."""
     axis = getattr(axis, "value", axis)
     if axis is None or block is None:
         return
     if axis not in ("channel", "token"):
         raise ValueError(f"unknown axis {axis!r}; expected one of: channel, token")
     if axis == "token":
-        block_lines(frame, 0, edges(shape[0], block, first)[0 if first else 1 : -1].tolist(), [])
+        block_lines(frame, i, edges(shape[0], block, first)[0 if first else 1 : -1].tolist(), [])
     else:
-        block_lines(frame, 0, [], edges(shape[1], block)[1:-1].tolist())
+        block_lines(frame, i, [], edges(shape[1], block)[1:-1].tolist())
 
 
-def _colour_axis(frame: Frame, cells: Sequence[Any]) -> None:
+def loss_axis(frame: Frame, cells: Sequence[Any], i: int = 0) -> None:
+    """Give all maps of a relative error one colour axis, its bar above panel i."""
     over = any(np.nanmax(drawn.z, initial=0) > 1 for drawn in cells)
     between = (0.5,) if frame.compact else (0.25, 0.5, 0.75)
     ticks = {0: "0 %"} | {t: percent(t) for t in between} | {1: "≥ 100 %" if over else "100 %"}
     frame.fig.update_layout(
         coloraxis={
             **{"cmin": 0, "cmax": 1, "colorscale": colorscale(frame.theme.loss)},
-            "colorbar": colour_bar(frame, 0, ticks, "relative error"),
+            "colorbar": colour_bar(frame, i, ticks, "relative error"),
         }
     )
 

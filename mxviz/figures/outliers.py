@@ -78,7 +78,7 @@ def magnitude_map(
         gutter=gutter,
     )
     low, high = log_range(magnitude)
-    frame.fig.add_trace(_trace(frame, cells, low, high, symbol))
+    frame.fig.add_trace(magnitudes(frame, cells, low, high, symbol))
     overlay(frame, 0, ~np.isfinite(cells.z), cells, frame.theme.missing, "NaN or infinite")
     _mark(frame, labels, values.shape[1])
     return frame.finish("outliers", _alt(values, peaks, symbol), notice(cells, values.shape))
@@ -93,8 +93,8 @@ def _peak_tokens(magnitude: Array, peaks: Mapping[int, float]) -> list[int]:
     return [int(np.where(np.isfinite(magnitude[:, c]), magnitude[:, c], -1).argmax()) for c in peaks]
 
 
-def _trace(frame: Frame, cells: Grid, low: float, high: float, symbol: str) -> go.Heatmap:
-    """The heat map itself: z is log10 |x|, the signed value rides along for the hover where there is room."""
+def magnitudes(frame: Frame, cells: Grid, low: float, high: float, symbol: str, i: int = 0) -> go.Heatmap:
+    """Return the heat map for panel i: z is log10 |x|, the signed value rides along where there is room."""
     with np.errstate(divide="ignore"):
         z = np.log10(np.abs(cells.z))
     z[~np.isfinite(cells.z)] = np.nan
@@ -109,13 +109,13 @@ def _trace(frame: Frame, cells: Grid, low: float, high: float, symbol: str) -> g
         zmin=low,
         zmax=high,
         colorscale=colorscale(frame.theme.sequential),
-        colorbar=colour_bar(frame, 0, log_ticks(low, high), symbol),
+        colorbar=colour_bar(frame, i, log_ticks(low, high), symbol),
         customdata=cells.z if rides else None,
         hovertemplate=f"<b>%{{x}}</b><br>{where} · channel %{{y:d}}<br>"
         + (what if rides else f"log<sub>10</sub> {escape(symbol)} = %{{z:.2f}}")
         + "<extra></extra>",
         name=escape(symbol),
-        **frame.axes(0),
+        **frame.axes(i),
     )
 
 

@@ -68,31 +68,37 @@ def scale_map(
     axis = getattr(axis, "value", axis)
     if axis not in ("channel", "token"):
         raise ValueError(f"unknown axis {axis!r}; expected one of: channel, token")
-    values = checked("scales", scales)
-    if exact is not None:
-        values = np.where(np.isnan(values) & np.asarray(exact, bool), np.float32(KEPT), values)
-    cells = _lay_out(values, len(tokens), axis, block, channels, first, room(width), window)
+    values = kept_scales(scales, exact)
+    cells = lay_out(values, len(tokens), axis, block, channels, first, room(width), window)
     count = int(cells.y[-1] + 0.5)
     compact = is_compact(width)
-    ticks = _ticks(cells, compact, marked, theme_named(theme).outlier)
+    ticks = scale_ticks(cells, compact, marked, theme_named(theme).outlier)
     frame = start(
-        [Panel(heading or _heading(axis, block, values.shape), count, ticks, bar=True)],
+        [Panel(heading or scale_heading(axis, block, values.shape), count, ticks, bar=True)],
         Columns(tokens, cells.column_names(tokens), window=window),
         theme=theme,
         width=width,
         height=height or (400 if compact else 460),
         title=title,
         subtitle=subtitle,
-        legend=sum(bool(mask.any()) for mask in _odd(cells.z).values()),
+        legend=sum(bool(mask.any()) for mask in odd_scales(cells.z).values()),
     )
     bytes_ = None if stored is None else np.asarray(stored).T
-    _draw(frame, cells, bytes_ if bytes_ is not None and bytes_.shape == cells.z.shape else None)
+    draw_scales(frame, cells, bytes_ if bytes_ is not None and bytes_.shape == cells.z.shape else None)
     return frame.finish(
-        "scales", _alt(values, heading or _heading(axis, block, values.shape)), _notice(cells)
+        "scales", _alt(values, heading or scale_heading(axis, block, values.shape)), _notice(cells)
     )
 
 
-def _lay_out(
+def kept_scales(scales: ArrayLike, exact: ArrayLike | None) -> Array:
+    """Return scales as float32, those of numbers that are kept exactly marked as such."""
+    values = checked("scales", scales)
+    if exact is None:
+        return values
+    return np.where(np.isnan(values) & np.asarray(exact, bool), np.float32(KEPT), values)
+
+
+def lay_out(
     values: Array,
     tokens: int,
     axis: str,
@@ -125,7 +131,8 @@ def _every(bounds: NDArray[np.float64], step: int) -> NDArray[np.float64]:
     return np.append(bounds[:-1:step], bounds[-1])
 
 
-def _heading(axis: str, block: int | None, shape: tuple[int, ...]) -> str:
+def scale_heading(axis: str, block: int | None, shape: tuple[int, ...]) -> str:
+    """Return what shares a scale, in words, from the shape of the scales."""
     if block:
         other = "channel" if axis == "token" else "token"
         return f"One scale for every {block} {axis}s of a {other}"
@@ -134,7 +141,7 @@ def _heading(axis: str, block: int | None, shape: tuple[int, ...]) -> str:
     return f"One scale for every {'token' if shape[1] == 1 else 'channel'}"
 
 
-def _ticks(cells: Grid, compact: bool, marked: Sequence[int], colour: str) -> dict[float, str]:
+def scale_ticks(cells: Grid, compact: bool, marked: Sequence[int], colour: str) -> dict[float, str]:
     """Name the blocks along channels (0–31, 32–63), or the channels where every one is a row."""
     bounds = cells.y
     if len(bounds) - 1 == bounds[-1] + 0.5 and len(bounds) > 2:
@@ -144,13 +151,14 @@ def _ticks(cells: Grid, compact: bool, marked: Sequence[int], colour: str) -> di
     return {(a + b) / 2: span(a, b) for a, b in pairs}
 
 
-def _draw(frame: Frame, cells: Grid, stored: NDArray[Any] | None) -> None:
+def draw_scales(frame: Frame, cells: Grid, stored: NDArray[Any] | None, i: int = 0) -> None:
+    """Draw the scales into panel i, with the block edges as gaps and a colour bar."""
     z, theme = cells.z, frame.theme
-    odd = _odd(z)
+    odd = odd_scales(z)
     with np.errstate(divide="ignore", invalid="ignore"):
-        log = np.where(_none(z), np.nan, np.log2(z)).astype(np.float32)
+        log = np.where(without_scale(z), np.nan, np.log2(z)).astype(np.float32)
     low, high, ticks, stepped = _colours(log)
-    across, down = frame.plot_width / z.shape[1], np.diff(frame.panels[0])[0] / z.shape[0]
+    across, down = frame.plot_width / z.shape[1], np.diff(frame.panels[i])[0] / z.shape[0]
     frame.fig.add_trace(
         go.Heatmap(
             z=log,
@@ -161,26 +169,28 @@ def _draw(frame: Frame, cells: Grid, stored: NDArray[Any] | None) -> None:
             colorscale=steps(theme.sequential, round(high - low))
             if stepped
             else colorscale(theme.sequential),
-            colorbar=colour_bar(frame, 0, ticks, "shared scale"),
+            colorbar=colour_bar(frame, i, ticks, "shared scale"),
             xgap=_gap(across),
             ygap=_gap(down),
             name="shared scale",
             **_hover(cells, stored),
-            **frame.axes(0),
+            **frame.axes(i),
         )
     )
     for (name, mask), colour in zip(odd.items(), (theme.zero, theme.missing, theme.exact), strict=True):
-        overlay(frame, 0, mask, cells, colour, name)
-    frame.fig.update_traces(xgap=_gap(across), ygap=_gap(down), selector={"type": "heatmap"})
+        overlay(frame, i, mask, cells, colour, name)
+    here = {"type": "heatmap", "xaxis": frame.axes(i)["xaxis"]}
+    frame.fig.update_traces(xgap=_gap(across), ygap=_gap(down), selector=here)
 
 
-def _odd(z: Array) -> dict[str, NDArray[np.bool_]]:
+def odd_scales(z: Array) -> dict[str, NDArray[np.bool_]]:
     """Return where there is no scale to draw, by the reason, in the words of the legend."""
     return {ZERO: (z >= 0) & (z <= ZERO_BYTE), BROKEN: ~np.isfinite(z), EXACT: z == KEPT}
 
 
-def _none(z: Array) -> NDArray[np.bool_]:
-    return np.logical_or.reduce(list(_odd(z).values()))
+def without_scale(z: Array) -> NDArray[np.bool_]:
+    """Return where there is no scale to draw, for whatever reason."""
+    return np.logical_or.reduce(list(odd_scales(z).values()))
 
 
 def _gap(pitch: float) -> float:
@@ -216,7 +226,7 @@ def _hover(cells: Grid, stored: NDArray[Any] | None) -> dict[str, Any]:
     head = "<b>%{x}</b><br>"
     if cells.z.size > MAX_HOVER_TEXTS or cells.reduced:
         return {"hovertemplate": head + "scale 2^%{z:.4g}<extra></extra>"}
-    whole = _are_powers(cells.z[~_none(cells.z)])
+    whole = are_powers(cells.z[~without_scale(cells.z)])
     names = [span(a, b) for a, b in zip(cells.y[:-1], cells.y[1:], strict=True)]
     texts = np.empty(cells.z.shape, dtype=object)
     for (row, column), value in np.ndenumerate(cells.z):
@@ -230,7 +240,8 @@ def _hover(cells: Grid, stored: NDArray[Any] | None) -> dict[str, Any]:
     return {"customdata": texts, "hovertemplate": head + "%{customdata}<extra></extra>"}
 
 
-def _are_powers(values: Array) -> bool:
+def are_powers(values: Array) -> bool:
+    """Return whether all of them are powers of two, as E8M0 scales are."""
     return values.size > 0 and bool((np.frexp(values)[0] == 0.5).all())
 
 
@@ -259,7 +270,7 @@ def _notice(cells: Grid) -> str | None:
 
 
 def _alt(values: Array, heading: str) -> str:
-    real = values[~_none(values)]
+    real = values[~without_scale(values)]
     span = f"from {number(float(real.min()))} to {number(float(real.max()))}" if real.size else "none is set"
-    said = "".join(f"; {name}: {mask.sum():,}" for name, mask in _odd(values).items() if mask.any())
+    said = "".join(f"; {name}: {mask.sum():,}" for name, mask in odd_scales(values).items() if mask.any())
     return f"Heat map of shared scales, {values.size:,} in all. {heading}: {span}{said}."

@@ -1,83 +1,123 @@
-"""One KV head: its scales, its outliers, and what both rulers lost of it."""
+"""One KV head in four maps over the same tokens; click a block, or choose it with the keyboard."""
 
 from __future__ import annotations
 
-import pandas as pd
+from functools import lru_cache
+
 import streamlit as st
 
+from mxviz import _pictures_head as pictures
+from mxviz._pictures_rulers import see_block
 from mxviz.capture import Capture
-from mxviz.figures import FIGURES, alt_text
+from mxviz.figures import alt_text
 from mxviz.figures.labels import visible
 from mxviz.outliers import channel_outliers
-from mxviz.page import ORDER
-from mxviz.pictures import default_place, picture, see
-from mxviz.views import style
+from mxviz.pictures import see
+from mxviz.views import place, style
+from mxviz.views.overview import CONFIG, point
+from mxviz.views.switches import Look
+
+MOST_TOKENS = 512
+"""Tokens in sight at first; more of them would be narrower than two pixels."""
+
+_head = lru_cache(maxsize=8)(pictures.head)
+_cuts = lru_cache(maxsize=16)(pictures.cuts)
+_outliers = lru_cache(maxsize=16)(channel_outliers)
 
 
-@st.fragment
-def explore(capture: Capture, run: str, width: int) -> None:
-    """Choose a layer, a head and a part; draw the three figures of it.
-
-    Args:
-        capture: what is looked into.
-        run: a name of its own for it, so that every run remembers where one looked.
-        width: CSS pixels to lay the figures out for.
-    """
-    st.html('<div class="mx-section"><h2>Into the cache</h2></div>')
-    part, layer, head = _place(capture, run)
-    for name in ORDER:
-        family = FIGURES[name]
-        place = {"layer": layer, "head": head, "part": part}
-        figure = picture(capture, name, **place, theme=style.theme().name, width=width)
-        st.plotly_chart(
-            figure, theme=None, width="stretch", key=f"figure-{name}", alt=alt_text(figure), config=_CONFIG
-        )
-        with st.expander(f"{family.title}: what am I seeing?"):
-            st.write(family.about)
-        if name == "outliers":
-            _list_outliers(capture, part, layer, head)
-
-
-_CONFIG = {"displaylogo": False, "modeBarButtonsToRemove": ["lasso2d", "select2d", "autoScale2d"]}
-
-
-def _place(capture: Capture, run: str) -> tuple[str, int, int]:
-    heads = capture.part("key", capture.layers[0]).shape[0]
-    left, middle, right = st.columns([1.2, 3, 1.6], vertical_alignment="bottom")
-    with left:
-        part = st.segmented_control(
-            "Part", ("key", "value"), format_func=lambda p: f"{p}s", default="key", required=True, key="part"
-        )
-    worst_layer, worst_head = default_place(capture, part)
-    with middle:
-        layer = st.select_slider("Layer", capture.layers, worst_layer, key=f"layer-{run}-{part}")
-    with right:
-        head = st.segmented_control(
-            "KV head", range(heads), default=worst_head, required=True, key=f"head-{run}-{part}"
-        )
-    return part, layer, head
-
-
-def _list_outliers(capture: Capture, part: str, layer: int, head: int) -> None:
-    """List the outlier channels of the head, with the token at which each peaks."""
-    rows = [row for row in channel_outliers(capture, part) if (row.layer, row.head) == (layer, head)]
-    if not rows:
-        st.caption(
-            "No outlier channel in this head: none peaks at ten times the layer's median and stays high."
-        )
-        return
-    view, _, _ = see(capture, layer, head, part)
-    peaks = [int(abs(view.x[:, row.channel]).argmax()) for row in rows]
-    table = pd.DataFrame(
-        {
-            "channel": [row.channel for row in rows],
-            "peak |x|": [row.amax for row in rows],
-            "× median": [row.ratio_to_median for row in rows],
-            "peaks at token": [f"{i}: {visible(view.tokens[i])}" for i in peaks],
-            "high at": [100 * row.share_of_tokens for row in rows],
-        }
+def show(look: Look, run: str, width: int) -> None:
+    """Draw the head that is open: its maps, which way to cut its layer, and its outlier channels."""
+    seen = place.get(look.capture, run)
+    st.html(
+        f'<div class="mx-section"><h2>One head</h2><p>Layer {seen.layer}, KV head {seen.head}, '
+        f"{seen.part}s. Click a block in the map of scales to open it; drag in any map to zoom all four."
+        "</p></div>"
     )
-    if part == "key":
+    looks = {"recipe": look.recipe, "baseline": look.baseline, "theme": style.theme().name, "width": width}
+    figure = _head(
+        look.capture,
+        seen.layer,
+        seen.head,
+        seen.part,
+        token=seen.token,
+        channel=seen.channel,
+        targets=True,
+        window=_window(look.capture, run, seen.token),
+        **looks,
+    )
+    st.plotly_chart(
+        figure,
+        theme=None,
+        width="stretch",
+        key="figure-head",
+        alt=alt_text(figure),
+        config=CONFIG,
+        on_select=lambda: _clicked(look, run),
+        selection_mode="points",
+    )
+    if look.frozen:
+        st.caption("Here the one scale knows every token: kinder than one that the prompt froze.")
+    cuts = _cuts(look.capture, seen.layer, seen.part, **looks)
+    st.plotly_chart(
+        cuts, theme=None, width="stretch", key="figure-cuts", alt=alt_text(cuts),
+        config={"displayModeBar": False},
+    )  # fmt: skip
+    with st.expander("Outlier channels of this head"):
+        _list_outliers(look.capture, seen)
+
+
+def _window(capture: Capture, run: str, token: int) -> tuple[int, int] | None:
+    """Draw the choice of the tokens in sight; it follows the value that is looked at."""
+    last = capture.tokens_held - 1
+    if last < 1:
+        return None
+    windows, key = st.session_state.setdefault("windows", {}), f"window-{run}"
+    first, end = windows.get(run, (0, min(last, MOST_TOKENS - 1)))
+    first, end = min(first, last), min(end, last)
+    if not first <= token <= end:
+        reach = end - first
+        first = max(0, min(token - reach // 2, last - reach))
+        end = first + reach
+    windows[run] = st.session_state[key] = (first, end)
+    st.slider(
+        "Tokens shown",
+        0,
+        last,
+        key=key,
+        on_change=lambda: windows.update({run: st.session_state[key]}),
+    )
+    return (first, end) if end > first else None
+
+
+def _clicked(look: Look, run: str) -> None:
+    """Open the block that was clicked, at its largest value."""
+    cell = point("figure-head")
+    if not cell:
+        return
+    seen = place.get(look.capture, run)
+    block = see_block(
+        look.capture, seen.layer, seen.head, seen.part, int(cell[0]), int(cell[1]), look.recipe, look.baseline
+    )
+    at = int(abs(block.x).argmax())
+    place.put(look.capture, run, token=int(block.tokens[at]), channel=int(block.channels[at]))
+
+
+def _list_outliers(capture: Capture, seen: place.Place) -> None:
+    """List the outlier channels of the head, with the token at which each peaks."""
+    rows = [r for r in _outliers(capture, seen.part) if (r.layer, r.head) == (seen.layer, seen.head)]
+    if not rows:
+        st.caption("None: no channel peaks at ten times the layer's median and stays high.")
+        return
+    view, _, _ = see(capture, seen.layer, seen.head, seen.part)
+    peaks = [int(abs(view.x[:, row.channel]).argmax()) for row in rows]
+    table = {
+        "channel": [row.channel for row in rows],
+        "peak |x|": [row.amax for row in rows],
+        "× median": [row.ratio_to_median for row in rows],
+        "peaks at token": [f"{i}: {visible(view.tokens[i])}" for i in peaks],
+        "high at": [100 * row.share_of_tokens for row in rows],
+    }
+    if seen.part == "key":
         table["RoPE partner"] = [row.partner for row in rows]
     formats = {
         "peak |x|": st.column_config.NumberColumn(format="%.1f"),

@@ -1,33 +1,71 @@
-"""The microscope: ask a model, read three answers, look into the cache that gave them."""
+"""The microscope: from the whole cache to a head, from a head to a block, from a block to a value."""
 
 from __future__ import annotations
 
 import streamlit as st
 
-from mxviz.views import ask, gallery, head, jobs, lanes, numbers, viewport
+from mxviz.capture import Capture
+from mxviz.formats import Recipe
+from mxviz.page import literal
+from mxviz.pictures import short_name
+from mxviz.views import gallery, head, inspector, jobs, overview, place, switches, viewport
 
 
 def page() -> None:
     """Draw the page."""
     jobs.warming()
     st.html(
-        '<header class="mx-head"><h1>What does a small ruler save?</h1>'
-        "<p>A language model keeps every token it has read in its KV cache. mxviz really stores that cache "
-        "in 4 to 8 bits, once with a scale for each small block and once with one scale for everything, "
-        "and shows what each of them lost.</p></header>"
+        '<header class="mx-head"><h1>Every scale, every outlier, every loss</h1>'
+        "<p>A KV cache, from the whole of it down to one stored number: once with a scale for each small "
+        "block, once with one scale for everything.</p></header>"
     )
-    ask.panel()
-    if not ask.running():
-        _look()
+    width = viewport.width()
+    run, capture = gallery.chosen()
+    if capture is None:
+        st.info("There is no run to look at yet; make one on the Run page.")
+    else:
+        _look(capture, run, width)
+    _to_the_run_page()
     jobs.start_warming()
 
 
-def _look() -> None:
-    """Show the run that is looked at: its texts, its numbers and its pictures."""
-    run, capture = gallery.chosen()
-    if capture is None:
-        st.info("Press Generate to fill a cache; the pictures appear here.")
-        return
-    lanes.show(capture)
-    numbers.show(capture)
-    head.explore(capture, run, viewport.width())
+@st.fragment
+def _look(capture: Capture, run: str, width: int) -> None:
+    """Draw everything of one run; a choice made here redraws this and nothing else."""
+    st.html(_words(capture))
+    first = st.container()
+    with st.container():
+        st.html('<div class="mx-section"><h2>What it is looked at through</h2></div>')
+        look = switches.choose(capture, run)
+    with first:
+        overview.show(look, run, width)
+    head.show(look, run, width)
+    inspector.show(look, run, width)
+    seen = place.get(look.capture, run)
+    st.caption(
+        f"You are at layer {seen.layer}, KV head {seen.head}, {seen.part}s, token {seen.token}, "
+        f"channel {seen.channel}; the other pages open there too."
+    )
+
+
+def _words(capture: Capture) -> str:
+    """Return the run in one line of words, every number with something to hold it against."""
+    bits = []
+    for name, text in (("micro-scaled", capture.recipe), ("one scale", capture.baseline)):
+        scheme = Recipe.parse(text).key
+        stored = scheme.bits_per_element(capture.shape.get("head_dim"))
+        bits.append(f"{name} keys {'exact' if stored is None else f'{stored:.4g} bits'}")
+    heads, tokens, channels = capture.part("key", capture.layers[0]).shape
+    said = [
+        short_name(capture.model),
+        f"{tokens:,} tokens held in {len(capture.layers)} layers × {heads} KV heads × {channels} channels",
+        f"{', '.join(bits)} each, 16 uncompressed",
+    ]
+    return f'<p class="mx-key">{literal(" · ".join(said))}</p>'
+
+
+def _to_the_run_page() -> None:
+    """Link to the page that makes runs, where the app has told which that is."""
+    run_page = st.session_state.get("pages", {}).get("run")
+    if run_page is not None:
+        st.page_link(run_page, label="Ask a model, and look at your own run", icon=":material/arrow_forward:")
