@@ -16,7 +16,7 @@ from mxviz.figures._cells import Array, Grid, checked, grid, notice
 from mxviz.figures._frame import LINE
 from mxviz.figures._traces import log_range, log_ticks, number
 from mxviz.figures.labels import balance, escape, label, wrap
-from mxviz.figures.theme import Theme, base_layout, colorscale, is_compact, sizes_for, theme_named
+from mxviz.figures.theme import Theme, base_layout, colorscale, faded, is_compact, sizes_for, theme_named
 
 MAX_CELLS = 60_000
 """Cells a surface sends; each is drawn as two triangles, and the picture is turned by hand."""
@@ -118,7 +118,7 @@ def _scene(
     values: Array, tokens: Sequence[str], marked: Sequence[int], symbol: str, theme: Theme, compact: bool
 ) -> dict[str, Any]:
     count, channels = values.shape
-    size = 11 if compact else 13
+    size, step = 11 if compact else 13, max(1, channels // 4)
     axis = {
         **{"gridcolor": theme.grid, "zeroline": False, "showbackground": False, "showspikes": False},
         "tickfont": {"size": size, "color": theme.muted},
@@ -126,14 +126,13 @@ def _scene(
     name = lambda text: {"text": text, "font": {"size": size + 1, "color": theme.ink}}  # noqa: E731
     return {
         "xaxis": axis | {"title": name("token"), "showticklabels": False, "range": [-0.5, count - 0.5]},
-        "yaxis": axis
-        | {"title": name("channel"), "tickvals": list(range(0, channels, max(1, channels // 4)))},
+        "yaxis": axis | {"title": name("channel"), "tickvals": list(range(step, channels, step))},
         "zaxis": axis | {"title": name(escape(symbol)), "rangemode": "tozero", "nticks": 5},
         "aspectmode": "manual",
         "aspectratio": {"x": 1.75, "y": 1.2, "z": 0.8} if not compact else {"x": 1.35, "y": 1.0, "z": 0.85},
         # From the first token's side and a little above: ridges along tokens run away from the eye.
         "camera": {
-            "eye": {"x": -1.2, "y": -1.7, "z": 0.8} if not compact else {"x": -1.35, "y": -1.9, "z": 0.95},
+            "eye": {"x": -1.2, "y": -1.7, "z": 0.8} if not compact else {"x": -1.5, "y": -2.1, "z": 1.05},
             "center": {"x": 0, "y": 0, "z": -0.22},
             "projection": {"type": "perspective"},
         },
@@ -167,6 +166,7 @@ def _ridges(values: Array, marked: Sequence[int], theme: Theme, compact: bool) -
                 "text": f"ch {channel} · {number(float(size[token]), 4)}",
                 **{"showarrow": True, "arrowhead": 0, "arrowwidth": 1.5, "arrowcolor": theme.outlier},
                 **{"ax": 0, "ay": -22 - 16 * (i % 2)},
+                **{"bgcolor": faded(theme.paper, 0.8), "borderpad": 1},
                 "font": {"size": 12 if compact else 14, "color": theme.outlier, "weight": 600},
                 "name": "outlier",
             }
