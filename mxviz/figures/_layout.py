@@ -102,7 +102,8 @@ def _place(frame: Frame, panels: Sequence[Panel]) -> None:
 
 def _heading_lines(frame: Frame, panel: Panel) -> list[str]:
     beside = BAR_LENGTH + 130 if panel.bar and not frame.compact else 0
-    return wrap(panel.heading, frame.plot_width - beside + frame.right * (not beside), frame.sizes.heading)
+    space = frame.plot_width - beside + frame.right * (not beside)
+    return wrap(panel.heading, space, 1.06 * frame.sizes.heading)  # set in semi-bold
 
 
 def _heading_height(frame: Frame, panel: Panel) -> float:

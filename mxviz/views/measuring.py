@@ -1,0 +1,121 @@
+"""Measuring in the background: a thread that can be stopped, for one session, and ends with its tab."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import streamlit as st
+from streamlit import runtime
+from streamlit.runtime.scriptrunner import add_script_run_ctx, get_script_run_ctx
+
+GRACE_S = 2.0
+"""How long a tab may be out of sight (a network blip) before its measurement is stopped."""
+
+_KEPT = 8  # results a session keeps
+
+Work = Callable[[str, Callable[[int, int], None], Callable[[], bool]], Any]
+"""Called with the model's name, `said(done, total)` and `should_stop()`; returns None where it was stopped."""
+
+
+@dataclass
+class Measuring:
+    """One measurement: what it is kept as, how far it is, and how to stop it."""
+
+    kept_as: tuple[str, str]
+    model: str
+    work: Work
+    session: str
+    stop: threading.Event = field(default_factory=threading.Event)
+    done: int = 0
+    total: int = 0
+    started: float = field(default_factory=time.monotonic)
+    result: Any = None
+    error: str | None = None
+    over: bool = False
+    _checked: float = 0.0
+    _missing_since: float | None = None
+
+    def run(self) -> None:
+        """Do the work; keep its result, or the one line that says what is wrong."""
+        try:
+            self.result = self.work(self.model, self._said, self.should_stop)
+        except ValueError as error:
+            self.error = " ".join(str(error).split())
+        except MemoryError:
+            self.error = "out of memory; use a smaller model"
+        except Exception:  # a page shows one calm line; the log has the rest
+            logging.getLogger(__name__).exception("a measurement failed")
+            self.error = "the measurement failed for a reason of its own; the server's log says which"
+        finally:
+            self.over = True
+
+    def should_stop(self) -> bool:
+        """Whether Stop was pressed or the tab that asked is gone."""
+        now = time.monotonic()
+        if not self.stop.is_set() and now - self._checked > 0.2:
+            self._checked = now
+            if not runtime.exists() or runtime.get_instance().is_active_session(self.session):
+                self._missing_since = None
+            else:
+                self._missing_since = self._missing_since or now
+                if now - self._missing_since > GRACE_S:
+                    self.stop.set()
+        return self.stop.is_set()
+
+    def words(self) -> str:
+        """Return how far it is and how long it may still take."""
+        if not self.done:
+            return f"loading {self.model}, and the exact pass"
+        left = (time.monotonic() - self.started) / self.done * (self.total - self.done)
+        return f"pass {self.done + 1} of {self.total}; about {about(left)} left"
+
+    def _said(self, done: int, total: int) -> None:
+        if done <= 1:
+            self.started = time.monotonic()  # loading is over: only passes tell how long passes take
+        self.done, self.total = done, total
+
+
+def about(seconds: float) -> str:
+    """Return a time in words, no finer than one knows it."""
+    return f"{max(5, 5 * round(seconds / 5))} s" if seconds < 55 else f"{max(1, round(seconds / 60))} min"
+
+
+def current() -> Measuring | None:
+    """Return this session's measurement that is under way."""
+    job = st.session_state.get("measuring")
+    return job if job is not None and not job.over else None
+
+
+def start(kept_as: tuple[str, str], model: str, work: Work) -> None:
+    """Start a measurement for this session, one at a time."""
+    if current() is not None:
+        return
+    job = Measuring(kept_as, model, work, get_script_run_ctx().session_id)
+    thread = threading.Thread(target=job.run, daemon=True, name="mxviz-measuring")
+    add_script_run_ctx(thread, get_script_run_ctx())
+    st.session_state["measuring"] = job
+    thread.start()
+
+
+def collect() -> None:
+    """Take over what a finished measurement left."""
+    job = st.session_state.get("measuring")
+    if job is None or not job.over:
+        return
+    st.session_state["measuring"] = None
+    st.session_state["measuring-error"] = job.error
+    if job.result is not None:
+        kept = st.session_state.setdefault("measured", {})
+        kept[job.kept_as] = job.result
+        while len(kept) > _KEPT:
+            kept.pop(next(iter(kept)))
+
+
+def kept(kept_as: tuple[str, str]) -> Any:
+    """Return what was measured under this name in this session, or None."""
+    return st.session_state.get("measured", {}).get(kept_as)
