@@ -115,6 +115,11 @@ def f32(address):
 
 
 @device
+def i64(address):
+    return carray(_pointer(address), (_ENDLESS,), np.int64)
+
+
+@device
 def i32(address):
     return carray(_pointer(address), (_ENDLESS,), np.int32)
 

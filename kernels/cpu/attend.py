@@ -1,7 +1,7 @@
-"""Attention over packed keys and values: online softmax over tiles, nothing unpacked to memory.
+"""Attention over one split of packed keys and values: online softmax over tiles, nothing unpacked to memory.
 
 Source: the split form of FlashAttention (arXiv 2307.08691): each split of the tokens keeps its own maximum,
-sum and weighted values, and a merge brings them to one softmax.
+sum and weighted values, and a merge brings them to one softmax (`mxviz.kernels.cpu.job`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from functools import partial
 import numpy as np
 from numba import njit
 
-from mxviz.kernels.cpu._base import EXPONENT, I32, MAGNITUDE, bits_of, device, f32, float_of, kernel, u8
-from mxviz.kernels.cpu.tiles import Held, fill, segment_end
+from mxviz.kernels.cpu._base import EXPONENT, I32, MAGNITUDE, bits_of, device, f32, float_of, u8
+from mxviz.kernels.cpu.steps import score_steps, weigh_steps
+from mxviz.kernels.cpu.tiles import Held, fill, fill_steps, segment_end, steps_shift
 
 # Sums in any order, fused products: attention promises a tolerance, not bytes.
 _loose = partial(njit, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
@@ -22,8 +23,8 @@ _loose = partial(njit, error_model="numpy", fastmath={"reassoc", "contract", "ns
 ROWS = 32
 """Query rows (heads of a group × queries) that share one decoded tile."""
 
-_TILE = 128  # tokens of a tile at most
-_TILE_NUMBERS = 8192  # numbers of a tile at most, so that it stays in the first-level cache
+TILE = 128  # tokens of a tile at most
+TILE_NUMBERS = 8192  # numbers of a tile at most, so that it stays in the first-level cache
 _LOG2_E, _LN2_HIGH, _LN2_LOW = np.float32(1.44269504), np.float32(0.693359375), np.float32(-2.12194440e-4)
 _ROUND = np.float32(1.5 * 2**23)
 _LOWEST = I32(0x807FFFFF - 2**32)  # -infinity in that order
@@ -126,34 +127,46 @@ def _masked(scores, n, mask, kind, stride, softcap):
 
 
 @device
-def _score_tile(key, plan, place, t0, t1, queries, row, count, scratch, numbers, scores):
+def _score_tile(key, plan, shift, place, t0, t1, queries, row, count, scratch, numbers, scores):
     """Scores of `count` query rows, from `row` on, with the keys of tokens t0 … t1 - 1."""
     start, dim = 0, key[Held.DIM]
     for segment in range(3):
         end = segment_end(key, segment)
         a, b = max(t0, start), min(t1, end)
-        if a < b:
+        if a < b and segment == 1 and shift >= 0:
+            blocks = fill_steps(key, plan, place, a - start, b - start, scratch)
+            score_steps(
+                queries[1] + 4 * row * dim, count, scratch[0], scratch[1], blocks, shift, b - a, dim, numbers,
+                scores + 4 * (a - t0), 4 * TILE,
+            )  # fmt: skip
+        elif a < b:
             fill(key, plan, segment, place, a - start, b - start, scratch, numbers)
             source = queries[1] if segment == 1 else queries[0]
             for r in range(count):
                 _scores(
-                    source + 4 * (row + r) * dim, numbers, b - a, dim, f32(scores + 4 * (r * _TILE + a - t0))
+                    source + 4 * (row + r) * dim, numbers, b - a, dim, f32(scores + 4 * (r * TILE + a - t0))
                 )
         start = end
 
 
 @device
-def _weigh_tile(value, plan, place, t0, t1, apart, count, scratch, numbers, scores, weighted):
+def _weigh_tile(value, plan, shift, place, t0, t1, apart, count, scratch, numbers, scores, weighted):
     """Add the values of tokens t0 … t1 - 1 by weight, those of the packed part apart where that is asked."""
     start, width = 0, value[Held.DIM]
     for segment in range(3):
         end = segment_end(value, segment)
         a, b = max(t0, start), min(t1, end)
-        if a < b:
+        side = width if segment == 1 and apart == 2 else 0
+        if a < b and segment == 1 and shift >= 0:
+            blocks = fill_steps(value, plan, place, a - start, b - start, scratch)
+            weigh_steps(
+                scores + 4 * (a - t0), 4 * TILE, count, scratch[0], scratch[1], blocks, shift, b - a, width,
+                weighted + 4 * side, 4 * apart * width,
+            )  # fmt: skip
+        elif a < b:
             fill(value, plan, segment, place, a - start, b - start, scratch, numbers)
-            side = width if segment == 1 and apart == 2 else 0
             for r in range(count):
-                weights = f32(scores + 4 * (r * _TILE + a - t0))
+                weights = f32(scores + 4 * (r * TILE + a - t0))
                 _weigh(weights, numbers, b - a, width, f32(weighted + 4 * (r * apart * width + side)))
         start = end
 
@@ -174,98 +187,78 @@ def _soften(scores, n, highest, top, weight, weighted, width):
     return highest, np.float32(weight + _weights(scores, n, highest))
 
 
-@kernel
-def attend_splits(
-    query, turned, group, queries, heads, key, key_plan, value, value_plan,
-    mask, mask_kind, mb, mh, mq, mk, softcap, split, apart, acc, sums, first, last,
+@device
+def attend_split(
+    query, turned, group, queries, key, key_plan, value, value_plan, mask, mask_kind, mask_strides, softcap,
+    apart, place, outer, r0, count, begin, stop, tile, scratch, acc, sums,
 ):  # fmt: skip
-    """Attend to one split of the tokens. A unit is (batch, KV head, tile of query rows, split).
+    """Attend with `count` query rows of one (batch, KV head), from row r0 on, to the tokens begin … stop - 1.
 
     Args:
-        query, turned: addresses of float32 `[batch, heads, group · queries, key dim]`, scaled; turned is what
-            packed keys are scored with (the same, unless they were rotated).
+        query, turned: addresses of the float32 rows, scaled; turned is what packed keys are scored with.
         key, value: arrays that `Held` describes, with their plans.
         mask: address of `[batch, heads · group, queries, tokens]` with its strides in elements.
-        split: tokens of a split.
         apart: 2 where values of the packed part are summed apart from the exact ones, else 1.
-        acc, sums: addresses of float32 `[batch · heads, rows, splits, apart · value dim]` and `[…, 2]`, the
-            latter the split's maximum and its sum; written whole.
+        place: (batch, KV head); outer is their number among all.
+        tile: tokens that are decoded at once.
+        scratch: addresses of codes, divisors, offsets of keys and of values, numbers, scores and sums.
+        acc, sums: addresses of the rows' sums of this split, `apart · value dim` floats and then maximum and
+            weight, with the bytes from one row to the next.
     """
-    rows, dim, width = group * queries, key[Held.DIM], value[Held.DIM]
-    total = segment_end(key, 2)
-    splits, row_tiles = (total + split - 1) // split, (rows + ROWS - 1) // ROWS
-    tile = _TILE
-    while tile > 8 and tile * max(dim, width) > _TILE_NUMBERS:
-        tile //= 2
-    most, wide = tile * max(dim, width), apart * width
-    codes, floats = np.empty(most + 4, np.uint8), np.zeros(4 * most + ROWS * (_TILE + wide), np.float32)
-    top, weight = np.empty(ROWS, np.float32), np.empty(ROWS, np.float32)
-    for unit in range(first, last):
-        work, part = divmod(unit, splits)
-        outer, row_tile = divmod(work, row_tiles)
-        place, r0 = divmod(outer, heads), row_tile * ROWS
-        count = min(ROWS, rows - r0)
-        # Addresses are taken in the loop: an array that is not used behind them would be freed under them.
-        numbers, codes_at = np.int64(floats.ctypes.data), np.int64(codes.ctypes.data)
-        key_scratch = (codes_at, numbers + 4 * most, numbers + 8 * most)
-        value_scratch = (codes_at, numbers + 4 * most, numbers + 12 * most)
-        scores = numbers + 16 * most
-        weighted = scores + 4 * ROWS * _TILE
-        sums_of = f32(weighted)
-        for i in range(count * wide):
-            sums_of[i] = np.float32(0.0)
-        top[:count] = np.float32(-np.inf)
-        weight[:count] = np.float32(0.0)
-        row, stop = outer * rows + r0, min(total, (part + 1) * split)
-        for t0 in range(part * split, stop, tile):
-            t1 = min(t0 + tile, stop)
-            _score_tile(
-                key, key_plan, place, t0, t1, (query, turned), row, count, key_scratch, numbers, scores
-            )
-            for r in range(count):
-                inner, position = divmod(r0 + r, queries)
-                at = place[0] * mb + (place[1] * group + inner) * mh + position * mq + t0 * mk
-                at = mask + (1 if mask_kind == Mask.BOOLEAN else 4) * at
-                row_scores, row_sums = f32(scores + 4 * r * _TILE), f32(weighted + 4 * r * wide)
-                highest = _masked(row_scores, t1 - t0, at, mask_kind, mk, softcap)
-                top[r], weight[r] = _soften(row_scores, t1 - t0, highest, top[r], weight[r], row_sums, wide)
-            _weigh_tile(
-                value, value_plan, place, t0, t1, apart, count, value_scratch, numbers, scores, weighted
-            )  # fmt: skip
+    wide = apart * value[Held.DIM]
+    key_shift, value_shift = steps_shift(key, key_plan), steps_shift(value, value_plan)
+    codes, divisors, key_offsets, value_offsets, numbers, scores, weighted, tops = scratch
+    sums_of, top, weight = f32(weighted), f32(tops), f32(tops + 4 * ROWS)
+    for i in range(count * wide):
+        sums_of[i] = np.float32(0.0)
+    for r in range(count):
+        top[r], weight[r] = np.float32(-np.inf), np.float32(0.0)
+    mb, mh, mq, mk = mask_strides
+    for t0 in range(begin, stop, tile):
+        t1 = min(t0 + tile, stop)
+        _score_tile(
+            key, key_plan, key_shift, place, t0, t1, (query, turned), 0, count,
+            (codes, divisors, key_offsets), numbers, scores,
+        )  # fmt: skip
         for r in range(count):
-            at = (row + r) * splits + part
-            out, both = f32(acc + 4 * at * wide), f32(sums + 8 * at)
-            for i in range(wide):
-                out[i] = sums_of[r * wide + i]
-            both[0], both[1] = top[r], weight[r]
+            inner, position = divmod(r0 + r, queries)
+            at = place[0] * mb + (place[1] * group + inner) * mh + position * mq + t0 * mk
+            at = mask + (1 if mask_kind == Mask.BOOLEAN else 4) * at
+            row_scores, row_sums = f32(scores + 4 * r * TILE), f32(weighted + 4 * r * wide)
+            highest = _masked(row_scores, t1 - t0, at, mask_kind, mk, softcap)
+            top[r], weight[r] = _soften(row_scores, t1 - t0, highest, top[r], weight[r], row_sums, wide)
+        _weigh_tile(
+            value, value_plan, value_shift, place, t0, t1, apart, count,
+            (codes, divisors, value_offsets), numbers, scores, weighted,
+        )  # fmt: skip
+    for r in range(count):
+        out, both = f32(acc[0] + r * acc[1]), f32(sums[0] + r * sums[1])
+        for i in range(wide):
+            out[i] = sums_of[r * wide + i]
+        both[0], both[1] = top[r], weight[r]
 
 
-@kernel
-def merge_splits(acc, sums, group, queries, heads, splits, width, sinks, out, first, last):
-    """Bring the splits of query rows to one softmax; write float32 `[rows, width]`. A unit is a row.
+@device
+def merge_row(acc, sums, splits, width, logit, target):
+    """Bring the splits of one query row to one softmax; write `width` floats.
 
-    sinks: address of float32 logits `[heads · group]` that take weight and give nothing, or 0.
+    acc, sums: addresses of `[splits, width]` and `[splits, 2]`. logit: takes weight and gives nothing.
     """
-    for row in range(first, last):
-        both, target = f32(sums + 8 * row * splits), f32(out + 4 * row * width)
-        logit = np.float32(-np.inf)
-        if sinks:
-            outer, inner = divmod(row // queries, group)
-            logit = f32(sinks)[outer % heads * group + inner]
-        top = logit
-        for s in range(splits):
-            top = max(top, both[2 * s])
-        total = np.float32(0.0) if logit == -np.inf else _exp(logit - top)
+    both = f32(sums)
+    top = logit
+    for s in range(splits):
+        top = max(top, both[2 * s])
+    total = np.float32(0.0) if logit == -np.inf else _exp(logit - top)
+    for i in range(width):
+        target[i] = np.float32(0.0)
+    for s in range(splits):
+        if both[2 * s] == -np.inf:
+            continue
+        factor = _exp(both[2 * s] - top)
+        total += factor * both[2 * s + 1]
+        part = f32(acc + 4 * s * width)
         for i in range(width):
-            target[i] = np.float32(0.0)
-        for s in range(splits):
-            if both[2 * s] == -np.inf:
-                continue
-            factor = _exp(both[2 * s] - top)
-            total += factor * both[2 * s + 1]
-            part = f32(acc + 4 * (row * splits + s) * width)
-            for i in range(width):
-                target[i] += factor * part[i]
-        total = np.float32(1.0) if total == np.float32(0.0) else total  # every token was masked: the row is 0
-        for i in range(width):
-            target[i] /= total
+            target[i] += factor * part[i]
+    total = np.float32(1.0) if total == np.float32(0.0) else total  # every token was masked: the row is 0
+    for i in range(width):
+        target[i] /= total

@@ -8,6 +8,7 @@ import numpy as np
 
 from mxviz.kernels.cpu._base import I32, Kind, Plan, Scale, device, f32, float_of, i8, u8, widen
 from mxviz.kernels.cpu.dequantize import read_scales
+from mxviz.kernels.cpu.lanes import LANES
 from mxviz.kernels.cpu.pack import unpack_columns, unpack_row
 
 
@@ -254,3 +255,41 @@ def _fill_columns(held, plan, place, begin, end, scratch, out):
         source, target = scratch[0] + (t - begin) * dim, out + 4 * (t - begin) * dim
         _scale_columns(source, divisor, offset, rows, dim, plan, small, target)
         t += rows
+
+
+@device
+def steps_shift(held, plan):
+    """How many vectors share a scale, as a power of two, where `fill_steps` can do a part's packed tokens;
+    -1 where it cannot."""
+    dim, block, kind = held[Held.DIM], plan[Plan.BLOCK], plan[Plan.SCALE]
+    if held[Held.ALONG_TOKENS] or not _is_small(plan) or kind == Scale.FLOAT16_ZERO or dim % LANES:
+        return -1
+    if held[Held.PACKED_T] * 8 != dim * plan[Plan.BITS]:
+        return -1
+    if kind == Scale.FLOAT32:
+        return 62 if held[Held.SCALE_D] == 0 else -1
+    blocks = dim // block
+    if dim % block or block % LANES or (blocks > 1 and held[Held.SCALE_T] != blocks * held[Held.SCALE_D]):
+        return -1
+    shift = 0
+    while LANES << shift < block:
+        shift += 1
+    return shift
+
+
+@device
+def fill_steps(held, plan, place, begin, end, scratch):
+    """Write packed tokens as steps (signed bytes) and divisors a step to the first two addresses of scratch.
+
+    Returns how many divisors a token has.
+    """
+    dim, bits = held[Held.DIM], plan[Plan.BITS]
+    blocks = 1 if plan[Plan.SCALE] == Scale.FLOAT32 else dim // plan[Plan.BLOCK]
+    rows, codes = end - begin, u8(scratch[0])
+    packed = held[Held.PACKED] + place[0] * held[Held.PACKED_B] + place[1] * held[Held.PACKED_H]
+    unpack_row(u8(packed + begin * held[Held.PACKED_T]), rows * dim, bits, codes)
+    _steps(codes, rows * dim, plan)
+    step = held[Held.SCALE_T] if blocks == 1 else held[Held.SCALE_D]
+    at = begin * held[Held.SCALE_T]
+    _read(held, plan, place, at, step, rows * blocks, True, f32(scratch[1]), f32(scratch[2]))
+    return blocks

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -30,35 +32,41 @@ def attend(
     _check(query, key_shape, value_shape, mask)
     batch, query_heads, queries, _ = query.shape
     _, heads, total, _ = key_shape
-    kernel = kernels().attend
-    group, rows = query_heads // heads, query_heads // heads * queries
-    plain = query.detach()
-    plain = (plain if plain.dtype is torch.float32 else plain.float()) * scaling
-    plain = plain if plain.is_contiguous() else plain.contiguous()
-    turned = plain if key.rotation is None else plain @ key.rotation.float()
-    width, apart = value_shape[-1], 1 if value.rotation is None else 2
-    splits = -(-total // SPLIT)
-    held: list[Tensor | None] = []  # keeps copies that the kernels read alive
-    partial = batch * query_heads * queries * splits  # sums over one split, each for one row
-    acc = buffer((partial * (apart * width + 2),))  # and behind them the splits' maxima and weights
-    sums = acc.data_ptr() + 4 * partial * apart * width
+    group, width = query_heads // heads, value_shape[-1]
+    rows, splits, apart = group * queries, -(-total // SPLIT), 1 if value.rotation is None else 2
+    dtype, query = query.dtype, query.detach()
+    query = query if query.dtype in WIDTHS else query.float()
+    query = query if query.stride(-1) == 1 else query.contiguous()
+    turned = None if key.rotation is None else (query.float() * scaling) @ key.rotation.float()
     mask_kind, mask, mask_strides = _mask(mask, (batch, query_heads, queries, total))
-    arguments = (
-        plain.data_ptr(), turned.data_ptr(), group, queries, heads, *_held(key, held), *_held(value, held),
-        address(mask), mask_kind, *mask_strides, float(softcap or 0.0), SPLIT, apart,
-        acc.data_ptr(), sums,
-    )  # fmt: skip
-    units = batch * heads * -(-rows // kernel.ROWS) * splits
-    host.spread(kernel.attend_splits, arguments, units, batch * heads * rows * total * width // 8)
-    out = buffer((batch, query_heads, queries, apart * width))
     sinks = None if sinks is None else sinks.detach().float().contiguous()
-    kernel.merge_splits(
-        acc.data_ptr(), sums, group, queries, heads, splits, apart * width, address(sinks),
-        out.data_ptr(), 0, batch * query_heads * queries,
+    held: list[Tensor | None] = []  # keeps copies that the kernels read alive
+    (key_at, key_plan), (value_at, value_plan) = _held(key, held), _held(value, held)
+    wide, outputs = apart * width, batch * query_heads * queries
+    sums = outputs * splits * wide  # behind the sums of every split for each row: its maximum and its weight
+    acc, out = buffer((sums + outputs * splits * 2,)), buffer((batch, query_heads, queries, wide))
+    acc_at = acc.data_ptr()
+    units = batch * heads * -(-rows // kernels().attend.ROWS) * splits
+    job = np.array(
+        (
+            0, 0, units, query.data_ptr(), WIDTHS[query.dtype], *query.stride()[:3], address(turned), group,
+            queries, heads, key_at.ctypes.data, key_plan.ctypes.data, value_at.ctypes.data,
+            value_plan.ctypes.data, address(mask), mask_kind, *mask_strides, _bits(scaling),
+            _bits(softcap or 0.0), SPLIT, apart, acc_at, acc_at + 4 * sums, address(sinks), out.data_ptr(),
+        ),
+        np.int64,
     )  # fmt: skip
+    job_kernels = kernels().job
+    host.together(
+        job_kernels.attend_job, job_kernels.attend_team, job.ctypes.data, units, batch * rows * total * width
+    )
     if apart == 2:
         out = out[..., :width] + out[..., width:] @ value.rotation.float().mT
-    return out.to(query.dtype)
+    return out.to(dtype)
+
+
+def _bits(number: float) -> int:
+    return int.from_bytes(struct.pack("<f", number), "little", signed=True)
 
 
 def _check(query: Tensor, key: torch.Size, value: torch.Size, mask: Tensor | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import hashlib
 import os
 import shutil
@@ -14,10 +15,14 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
 from mxviz import kernels
+
+if TYPE_CHECKING:
+    from numba.core.ccallback import CFunc
 
 
 def set_cache_folder() -> None:
@@ -101,3 +106,47 @@ def spread(kernel: Callable[..., None], arguments: tuple, units: int, cost: int)
 
 _NUMBERS_A_THREAD = 1 << 16
 """Below this a second thread costs more to wake than it saves."""
+
+
+def together(kernel: Callable[[int], None], team: CFunc, job: int, units: int, cost: int) -> None:
+    """Let several threads work off a job: they take its units from each other until none is left.
+
+    Where torch computes with OpenMP, its own team does it. That team has just multiplied matrices and spins
+    in wait of more: other threads would have to share the cores with its waiting.
+
+    Args:
+        kernel: takes the job's address, works until nothing is left of it, and releases the GIL.
+        team: the same as a C callback.
+        job: the address.
+        units: pieces of work.
+        cost: numbers that are worked on, all units together.
+    """
+    threads = min(torch.get_num_threads(), units, cost // _NUMBERS_A_MEMBER + 1)
+    run = _torchs_team() if threads > 1 else None
+    if threads <= 1:
+        kernel(job)
+    elif run is not None:
+        run(team.address, job, threads, 0)
+    else:
+        pool = _pool(torch.get_num_threads())
+        waiting = [pool.submit(kernel, job) for _ in range(1, threads)]
+        kernel(job)
+        for task in waiting:
+            task.result()
+
+
+_NUMBERS_A_MEMBER = 1 << 16
+
+
+@cache
+def _torchs_team() -> Callable[[int, int, int, int], None] | None:
+    """`GOMP_parallel` of the OpenMP library that torch itself is linked to; None where there is none.
+
+    Found through torch's own library: another copy of OpenMP would have threads of its own.
+    """
+    try:
+        run = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so")).GOMP_parallel
+    except (OSError, AttributeError):
+        return None
+    run.argtypes, run.restype = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint), None
+    return run

@@ -1,0 +1,164 @@
+"""Inner loops over signed bytes and float32 in vectors that are spelled out.
+
+A loop over 32 numbers with a scale before and after it is too short for LLVM to turn into vectors by itself:
+it checks each time whether its arrays overlap. Here the vectors are LLVM's own generic ones, 16 lanes wide,
+so they become whatever the machine has. Sums are taken in any order, as `attend` allows.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+LANES = 16
+"""Numbers of a vector; a row and a block have to be whole multiples."""
+
+_I8, _I64, _F32 = ir.IntType(8), ir.IntType(64), ir.FloatType()
+_LOOSE = ("reassoc", "contract", "nsz")
+
+
+def _vector(n=LANES, of=_F32):
+    return ir.VectorType(of, n)
+
+
+def _at(builder, address, offset=0, step=1):
+    """An address and `offset` times `step` bytes."""
+    offset = ir.Constant(_I64, offset) if isinstance(offset, int) else offset
+    return builder.add(address, builder.mul(offset, ir.Constant(_I64, step)))
+
+
+def _load(builder, address, kind):
+    return builder.load(builder.inttoptr(address, kind.as_pointer()), align=1)
+
+
+def _store(builder, value, address):
+    builder.store(value, builder.inttoptr(address, value.type.as_pointer()), align=1)
+
+
+def _splat(builder, number, n=LANES):
+    undefined = ir.Constant(_vector(n), ir.Undefined)
+    one = builder.insert_element(undefined, number, ir.Constant(ir.IntType(32), 0))
+    return builder.shuffle_vector(one, undefined, ir.Constant(ir.VectorType(ir.IntType(32), n), [0] * n))
+
+
+def _pick(builder, a, b, lanes):
+    mask = ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), list(lanes))
+    return builder.shuffle_vector(a, b, mask)
+
+
+def _zero(n=LANES):
+    return ir.Constant(_vector(n), [0.0] * n)
+
+
+def _variables(builder, count):
+    """Vectors that a loop adds to; LLVM keeps them in registers."""
+    made = [cgutils.alloca_once(builder, _vector()) for _ in range(count)]
+    for variable in made:
+        builder.store(_zero(), variable)
+    return made
+
+
+def _add_product(builder, variable, a, b):
+    product = builder.fmul(a, b, flags=_LOOSE)
+    builder.store(builder.fadd(builder.load(variable), product, flags=_LOOSE), variable)
+
+
+def _scaled_steps(builder, steps, scale):
+    """Sixteen signed bytes at an address as floats, times a scale."""
+    values = builder.sitofp(_load(builder, steps, _vector(of=_I8)), _vector())
+    return builder.fmul(values, _splat(builder, _load(builder, scale, _F32)), flags=_LOOSE)
+
+
+def make_dots(rows):
+    """Return `dots(queries, stride, steps, scales, vectors, shift, out, out_stride)` for so many query rows.
+
+    It multiplies one key with every row and writes eight partial sums a row. queries: address of float32
+    rows, `stride` bytes apart; steps: of `16 · vectors` signed bytes; scales: of float32, one for each
+    2**shift vectors; out: of eight floats a row, `out_stride` bytes apart.
+    """
+
+    @intrinsic
+    def dots(typingctx, queries, stride, steps, scales, vectors, shift, out, out_stride):
+        def codegen(context, builder, signature, args):
+            queries, stride, steps, scales, vectors, shift, out, out_stride = args
+            sums = _variables(builder, rows)
+            with cgutils.for_range(builder, vectors) as loop:
+                scale = _at(builder, scales, builder.lshr(loop.index, shift), 4)
+                key = _scaled_steps(builder, _at(builder, steps, loop.index, LANES), scale)
+                here = _at(builder, queries, loop.index, 4 * LANES)
+                for r in range(rows):
+                    row = builder.add(here, builder.mul(stride, ir.Constant(_I64, r)))
+                    _add_product(builder, sums[r], key, _load(builder, row, _vector()))
+            for r in range(rows):
+                total = builder.load(sums[r])
+                low, high = (_pick(builder, total, total, range(i, i + 8)) for i in (0, 8))
+                target = builder.add(out, builder.mul(out_stride, ir.Constant(_I64, r)))
+                _store(builder, builder.fadd(low, high, flags=_LOOSE), target)
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 8), codegen
+
+    return dots
+
+
+@intrinsic
+def sum_eights(typingctx, source, target):
+    """Sum eight times eight floats that lie one behind the other; write the eight sums. Takes addresses."""
+
+    def codegen(context, builder, signature, args):
+        found = [_load(builder, _at(builder, args[0], i, 32), _vector(8)) for i in range(8)]
+        for _ in range(3):  # each time two vectors become one that holds the sums of their neighbours
+            pairs = list(zip(found[::2], found[1::2], strict=True))
+            even, odd = range(0, 16, 2), range(1, 16, 2)
+            found = [
+                builder.fadd(_pick(builder, a, b, even), _pick(builder, a, b, odd), flags=_LOOSE)
+                for a, b in pairs
+            ]
+        _store(builder, found[0], args[1])
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), codegen
+
+
+def make_weigh(rows, halves):
+    """Return `weigh(weights, stride, steps, width, scales, blocks, second, n, out, out_stride)` for rows.
+
+    It adds 16 or 32 (`halves` 1 or 2) channels of n values to every row's sums, by weight. weights: address
+    of float32, a row's `stride` bytes apart; steps: of signed bytes, a token's `width` apart; scales: of
+    float32, a token's `blocks` apart, that of the second half `second` behind that of the first; out: of
+    float32 rows, `out_stride` bytes apart.
+    """
+
+    @intrinsic
+    def weigh(typingctx, weights, stride, steps, width, scales, blocks, second, n, out, out_stride):
+        def codegen(context, builder, signature, args):
+            weights, stride, steps, width, scales, blocks, second, n, out, out_stride = args
+            sums = _variables(builder, rows * halves)
+            with cgutils.for_range(builder, n) as loop:
+                at = builder.add(steps, builder.mul(loop.index, width))
+                scale = _at(builder, scales, builder.mul(loop.index, blocks), 4)
+                values = [_scaled_steps(builder, at, scale)]
+                if halves == 2:
+                    scale = _at(builder, scale, second, 4)
+                    values.append(_scaled_steps(builder, _at(builder, at, LANES), scale))
+                here = _at(builder, weights, loop.index, 4)
+                for r in range(rows):
+                    weight = builder.add(here, builder.mul(stride, ir.Constant(_I64, r)))
+                    weight = _splat(builder, _load(builder, weight, _F32))
+                    for half, value in enumerate(values):
+                        _add_product(builder, sums[r * halves + half], value, weight)
+            for r in range(rows):
+                row = builder.add(out, builder.mul(out_stride, ir.Constant(_I64, r)))
+                for half in range(halves):
+                    target = _at(builder, row, half, 4 * LANES)
+                    total = builder.fadd(
+                        _load(builder, target, _vector()), builder.load(sums[r * halves + half])
+                    )
+                    _store(builder, total, target)
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 10), codegen
+
+    return weigh
