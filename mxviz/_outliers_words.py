@@ -33,7 +33,7 @@ def _found_words(capture: Capture, part: str, kind: str, text: str, count: int) 
         width = capture.part(part, capture.layers[0]).shape[-1]
         return f"There is no channel {text.split()[-1]}: these heads have channels 0 to {width - 1}."
     if count:
-        return f"{_many(count, 'token')} for {text}, each where it stands out most."
+        return f"{_many(count, 'token')} for {text}, each listed where it stands out most."
     return f"No token of this run holds {text}. A number alone is a channel; a token goes in double quotes."
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mxviz._outliers_profile import HeadProfile, head_profile, origin, rope_pairing
+from mxviz._outliers_profile import HeadProfile, Side, head_profile, origin, rope_pairing
 from mxviz._outliers_survey import survey
 from mxviz.capture import Capture
 from mxviz.figures import Figure
@@ -79,7 +79,7 @@ def channel_picture(
         title=_value_sentence(capture, seen, part, token, channel)
         if spot
         else _channel_sentence(capture, seen, part, channel),
-        subtitle=f"{seen.where} · the median is the layer's{_broken(profile)}",
+        subtitle=f"{seen.where}{_here('channel', profile.channels, channel)}{_broken(profile)}",
         **{"theme": theme, "width": width, "height": height},
     )
 
@@ -118,7 +118,7 @@ def token_picture(
         here=token,
         symbol=_SYMBOLS[part],
         title=_token_sentence(capture, seen, part, token, loud, quiet),
-        subtitle=f"{seen.where}{' · outlier channels apart' if out else ''}{_broken(profile)}",
+        subtitle=f"{seen.where}{_here('token', profile.tokens, token)}{_broken(profile)}",
         **{"theme": theme, "width": width, "height": height},
     )
 
@@ -134,6 +134,13 @@ def _seen(capture: Capture, layer: int | None, head: int | None, part: str) -> _
 def _broken(profile: HeadProfile) -> str:
     count = profile.not_finite
     return f" · {count:,} NaN or infinite number{'s' * (count > 1)} left out" if count else ""
+
+
+def _here(what: str, side: Side, at: int | None) -> str:
+    """The numbers of the channel or the token one looks at."""
+    if at is None or not np.isfinite(side.amax[at]):
+        return ""
+    return f" · {what} {at}: largest {number(side.amax[at], 4)}, median {number(side.median[at])}"
 
 
 def _unusual(capture: Capture, seen: _Head, part: str) -> tuple[list[int], list[int]]:
@@ -176,7 +183,7 @@ def _value_sentence(capture: Capture, seen: _Head, part: str, token: int, channe
     place = (seen.layer, seen.head, token, channel)
     row = next((row for row in survey(capture, part).values if row[1:5] == place), None)
     if row is None:
-        return f"Channel {channel} at token {token} does not tower over its surroundings"
+        return f"This {part} does not stand alone: its channel, its token or its layer keep up with it"
     return f"One {part} stands alone: {row.ratio:,.0f} times what its channel, token and layer usually hold"
 
 

@@ -9,13 +9,14 @@ import plotly.graph_objects as go
 from numpy.typing import ArrayLike, NDArray
 
 from mxviz.figures import _profile as draw
+from mxviz.figures import _profile_words as words
 from mxviz.figures._cells import MAX_COLUMNS
 from mxviz.figures._frame import Columns, Frame
 from mxviz.figures._layout import room
 from mxviz.figures._marks import Mark, Span, place_marks
 from mxviz.figures._profile import Lines, held
 from mxviz.figures._traces import channel_ticks, number
-from mxviz.figures.labels import escape, hover_label, label, shorten, visible
+from mxviz.figures.labels import escape, shorten
 
 _LABELS = {False: 8, True: 4}
 """Most labels of outliers, wide and compact."""
@@ -80,13 +81,13 @@ def channel_profile(
     draw.draw(frame, lines, span, symbol, "5–95 % of the tokens")
     if strokes is not None:
         _strokes(frame, strokes, span)
-    draw.hover(frame, lines, span, _channel_hovers(lines, strokes, partners or {}, symbol))
+    draw.hover(frame, lines, span, words.channel_hovers(lines, strokes, partners or {}, symbol))
     marks = [Mark(c, float(held(lines.amax[c], span)), f"{c} · {number(lines.amax[c], 4)}") for c in marked]
     if spot:
         marks.insert(0, Mark(spot[0], float(held(spot[1], span)), spot[2]))
     place_marks(frame, span, marks, _LABELS[frame.compact])
     _bracket(frame, marked, partners or {})
-    return frame.finish("channel-profile", _channel_alt(lines, marked, strokes, symbol), None)
+    return frame.finish("channel-profile", words.channel_alt(lines, marked, strokes, symbol), None)
 
 
 def token_profile(
@@ -146,7 +147,7 @@ def token_profile(
     draw.draw(frame, lines, span, symbol, "5–95 % of the channels")
     if above is not None:
         _apart(frame, draw.reduced(Lines(*(above,) * 4, whole.edges), len(lines.amax)), span, apart_name)
-    draw.hover(frame, lines, span, _token_hovers(lines, tokens, symbol))
+    draw.hover(frame, lines, span, words.token_hovers(lines, tokens, symbol))
     limit = 10 if frame.compact else 14
     marks = [
         *(Mark(t, float(held(whole.amax[t], span)), f"{t}: {shorten(tokens[t], limit)}") for t in loud),
@@ -157,7 +158,7 @@ def token_profile(
     ]
     place_marks(frame, span, marks, _LABELS[frame.compact])
     return frame.finish(
-        "token-profile", _token_alt(whole, tokens, loud, quiet, symbol), _notice(count, len(lines.amax))
+        "token-profile", words.token_alt(whole, tokens, loud, quiet, symbol), _notice(count, len(lines.amax))
     )
 
 
@@ -238,61 +239,4 @@ def _bracket(frame: Frame, marked: Sequence[int], partners: Mapping[int, int]) -
         **{"bgcolor": frame.theme.paper, "borderpad": 2},
         font={"size": frame.sizes.tick - 1, "color": frame.theme.outlier},
         name="partners",
-    )
-
-
-def _numbers(lines: Lines, i: int, symbol: str) -> str:
-    if not np.isfinite(lines.amax[i]):
-        return "nothing finite"
-    return (
-        f"largest {escape(symbol)} {number(lines.amax[i], 4)}<br>median {number(lines.median[i])}, "
-        f"5–95 %: {number(lines.low[i])} to {number(lines.high[i])}"
-    )
-
-
-def _channel_hovers(
-    lines: Lines, bias: NDArray[np.float64] | None, partners: Mapping[int, int], symbol: str
-) -> list[str]:
-    texts = []
-    for c in range(len(lines.amax)):
-        text = f"<b>channel {c}</b><br>{_numbers(lines, c, symbol)}"
-        text += "" if bias is None else f"<br>|bias of k_proj| {number(bias[c])}"
-        texts.append(text + (f"<br>RoPE partner {partners[c]}" if c in partners else ""))
-    return texts
-
-
-def _token_hovers(lines: Lines, tokens: Sequence[str], symbol: str) -> list[str]:
-    texts = []
-    for i, (a, b) in enumerate(zip(lines.edges[:-1], lines.edges[1:], strict=True)):
-        first, last = round(a + 0.5), round(b - 0.5)
-        name = hover_label(tokens[first]) + ("" if first == last else f" ⋯ {label(tokens[last])}")
-        where = f"token {first}" if first == last else f"tokens {first}–{last}"
-        texts.append(f"<b>{name}</b><br>{where}<br>{_numbers(lines, i, symbol)}")
-    return texts
-
-
-def _channel_alt(lines: Lines, marked: Sequence[int], bias: NDArray[np.float64] | None, symbol: str) -> str:
-    named = [
-        f"channel {c} peaks at {number(lines.amax[c], 4)}"
-        + ("" if bias is None else f" where the bias of k_proj is {number(bias[c])}")
-        for c in marked
-    ]
-    return (
-        f"Profile of {symbol} for {len(lines.amax)} channels on a logarithmic axis: largest, median and the "
-        f"band of 5 to 95 % of the tokens. "
-        + (f"Marked as outliers: {', '.join(named)}." if named else "None is marked.")
-    )
-
-
-def _token_alt(
-    lines: Lines, tokens: Sequence[str], loud: Sequence[int], quiet: Sequence[int], symbol: str
-) -> str:
-    named = [f"token {t}, {visible(tokens[t][:40])}, peaks at {number(lines.amax[t], 4)}" for t in loud]
-    named += [
-        f"token {t}, {visible(tokens[t][:40])}, is quiet: median {number(lines.median[t])}" for t in quiet
-    ]
-    return (
-        f"Profile of {symbol} for {len(tokens):,} tokens on a logarithmic axis: largest, median and the band "
-        f"of 5 to 95 % of the channels. "
-        + (f"Marked: {'; '.join(named[:12])}." if named else "None is marked.")
     )
