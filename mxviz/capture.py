@@ -222,6 +222,15 @@ class Capture:
         return cls(**plain, **found)
 
 
+def is_capture(path: str | Path) -> bool:
+    """Return whether a file says of itself that it is a capture; it may be damaged all the same."""
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            return (file.metadata() or {}).get("format") == FORMAT
+    except (SafetensorError, OSError, UnicodeError):
+        return False
+
+
 _BY_LAYER = ("keys", "values", "keys_pre_rope", "queries", "key_bias")
 _SINGLE = ("top_ids", "top_logprobs")
 

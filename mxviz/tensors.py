@@ -5,45 +5,41 @@ Nothing in a file is executed: object arrays (which hold pickles) are refused.
 
 from __future__ import annotations
 
-import tokenize
-import zipfile
-import zlib
+from collections.abc import Sequence
+from itertools import permutations
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 import torch
-from numpy.lib import format as npy
-from safetensors import SafetensorError, safe_open
 
-from mxviz._schemes import quoted
+from mxviz._tensors_files import calmly
 from mxviz.capture import Capture
 
 MAX_ELEMENTS = 1 << 28
 """Largest tensor that is read: 268 million elements, 1 GiB as float32."""
 
 
-def read_tensor(path: str | Path, name: str | None = None) -> np.ndarray:
-    """Read one tensor as float32, `[tokens, channels]` or with heads, then layers in front.
+AXES = ("layers", "heads", "tokens", "channels")
+"""What the sizes of a tensor may count, in the order they are brought to."""
+
+_USUAL = {2: AXES[2:], 3: AXES[1:], 4: AXES}
+_MOST_CHANNELS = 1024
+_MOST_HEADS = 128
+
+
+def read_tensor(path: str | Path, name: str | None = None, *, most: int = MAX_ELEMENTS) -> np.ndarray:
+    """Read one tensor as float32, with two to four dimensions in the order they are stored in.
 
     Args:
         path: a .npy, .npz or .safetensors file.
         name: which tensor of a file that holds several.
+        most: elements that are read at most.
 
     Raises:
         ValueError: for a file that is missing, damaged, not numbers, too large, or has several tensors.
     """
     path = Path(path)
-    reader = _READERS.get(path.suffix.lower())
-    if reader is None:
-        raise ValueError(f"{path} is not a tensor file; expected one of: {', '.join(_READERS)}")
-    try:
-        array = reader(path, name)
-    except OSError as error:
-        raise ValueError(f"cannot read {path} ({error.strerror or error})") from None
-    except _DAMAGE as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ValueError(f"{path} is damaged ({reason[:120]})") from None
+    array = calmly(path, lambda reader: reader.read(path, name, most))
     if not 2 <= array.ndim <= 4 or not array.size:
         raise ValueError(
             f"{path} has shape {list(array.shape)}; expected [tokens, channels], [heads, tokens, channels] "
@@ -52,7 +48,66 @@ def read_tensor(path: str | Path, name: str | None = None) -> np.ndarray:
     return array.astype(np.float32, copy=False)
 
 
-def as_capture(array: np.ndarray, title: str, recipe: str, baseline: str) -> Capture:
+def tensor_names(path: str | Path) -> list[str]:
+    """Return the names of the tensors in a file; of a .npy file, which holds one without a name, `[""]`.
+
+    Raises:
+        ValueError: for a file that is missing, damaged or of another kind.
+    """
+    path = Path(path)
+    return calmly(path, lambda reader: reader.names(path))
+
+
+def likely_axes(shape: Sequence[int]) -> tuple[tuple[str, ...], bool]:
+    """Return what the sizes of a tensor most likely count, and whether that is beyond doubt.
+
+    Two sizes are tokens and channels, three heads before them, four layers before those. It is doubtful with
+    four sizes, with more channels than any model has, and with more heads than tokens.
+    """
+    usual = _USUAL[len(shape)]
+    if len(shape) == 2:
+        return usual, shape[1] <= _MOST_CHANNELS
+    if len(shape) == 4:
+        return usual, False
+    heads, tokens, channels = shape
+    if heads > _MOST_HEADS and tokens <= _MOST_HEADS:
+        return ("tokens", "heads", "channels"), False
+    return usual, heads <= tokens and channels <= _MOST_CHANNELS
+
+
+def possible_axes(dimensions: int) -> list[tuple[str, ...]]:
+    """Return the ways to read so many dimensions, the usual one first."""
+    sets = {2: [AXES[2:]], 3: [AXES[1:], (AXES[0], *AXES[2:])], 4: [AXES]}[dimensions]
+    return [order for names in sets for order in permutations(names)]
+
+
+def arranged(array: np.ndarray, axes: Sequence[str] | None = None) -> np.ndarray:
+    """Return a tensor as `[layers, heads, tokens, channels]`; what it does not have is 1.
+
+    Args:
+        array: two to four dimensions.
+        axes: what each counts, names of `AXES`; by default tokens and channels, before them heads, then
+            layers.
+
+    Raises:
+        ValueError: for axes that do not fit it, or without tokens or channels.
+    """
+    axes = _USUAL.get(array.ndim, ()) if axes is None else tuple(axes)
+    known = set(axes) <= set(AXES) and {"tokens", "channels"} <= set(axes)
+    if not known or len(set(axes)) != len(axes) or len(axes) != array.ndim:
+        raise ValueError(
+            f"axes {', '.join(axes) or 'none'} do not name the sizes {list(array.shape)}; expected tokens, "
+            "channels and at most heads and layers, one for each size"
+        )
+    present = [name for name in AXES if name in axes]
+    moved = array.transpose([axes.index(name) for name in present])
+    sizes = dict(zip(present, moved.shape, strict=True))
+    return moved.reshape([sizes.get(name, 1) for name in AXES])
+
+
+def as_capture(
+    array: np.ndarray, title: str, recipe: str, baseline: str, axes: Sequence[str] | None = None
+) -> Capture:
     """Return a capture that holds a tensor as keys, so that every table and figure applies to it.
 
     Args:
@@ -60,12 +115,14 @@ def as_capture(array: np.ndarray, title: str, recipe: str, baseline: str) -> Cap
         title: what the figures call it.
         recipe: canonical recipe to look through.
         baseline: canonical recipe to compare with.
+        axes: what its dimensions count; see `arranged`.
+
+    Raises:
+        ValueError: as `arranged`.
     """
-    layers = torch.from_numpy(np.ascontiguousarray(array)).reshape(
-        -1, *((1,) * (3 - array.ndim)), *array.shape[-3:]
-    )
+    layers = torch.from_numpy(np.ascontiguousarray(arranged(array, axes)))
     keys = dict(enumerate(layers))
-    tokens = array.shape[-2]
+    tokens = layers.shape[-2]
     return Capture(
         model=title,
         revision=None,
@@ -78,84 +135,6 @@ def as_capture(array: np.ndarray, title: str, recipe: str, baseline: str) -> Cap
         lanes={},
         keys=keys,
         values={},
+        shape={"layers": len(keys), "dtype": "float32"},
         notes=("a tensor, not a run: no model, no text, no values",),
     )
-
-
-def _from_npy(path: Path, name: str | None) -> np.ndarray:
-    with path.open("rb") as file:
-        return _read_npy(file, path.stat().st_size, str(path))
-
-
-def _from_npz(path: Path, name: str | None) -> np.ndarray:
-    with zipfile.ZipFile(path) as archive:
-        members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-        info = members[_only(list(members), name, path)]
-        with archive.open(info) as file:
-            return _read_npy(file, info.file_size, f"{path}:{info.filename}")
-
-
-def _from_safetensors(path: Path, name: str | None) -> np.ndarray:
-    with safe_open(str(path), framework="pt") as file:
-        name = _only(list(file.keys()), name, path)
-        found = file.get_slice(name)
-        if found.get_dtype() not in _FLOATS:
-            raise ValueError(f"{path} holds {found.get_dtype()}; expected one of: {', '.join(_FLOATS)}")
-        _check_size(tuple(found.get_shape()), str(path))
-        return file.get_tensor(name).float().numpy()
-
-
-_DAMAGE = (
-    *(SafetensorError, zipfile.BadZipFile, zlib.error, tokenize.TokenError),
-    *(EOFError, SyntaxError, TypeError, KeyError, RuntimeError, MemoryError, OverflowError),
-)
-_FLOATS = ("F32", "F16", "BF16", "F64", "F8_E4M3", "F8_E5M2", "I8", "U8", "I16", "I32", "I64")
-
-_READERS = {".npy": _from_npy, ".npz": _from_npz, ".safetensors": _from_safetensors}
-
-
-def _read_npy(file: BinaryIO, size: int, where: str) -> np.ndarray:
-    """Read one .npy stream whose header must agree with the bytes that are there."""
-    try:
-        version = npy.read_magic(file)
-    except ValueError as error:
-        raise ValueError(f"{where} is no .npy file ({error})") from None
-    read_header = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}.get(version)
-    if read_header is None:
-        raise ValueError(f"{where} has .npy version {version}; save it again with numpy.save")
-    try:
-        shape, fortran, dtype = read_header(file)
-    except ValueError as error:
-        raise ValueError(f"{where} has a damaged .npy header ({str(error)[:80]})") from None
-    if dtype.kind not in "fiu":
-        raise ValueError(f"{where} holds {dtype}, not numbers; expected floats or integers")
-    _check_size(shape, where)
-    count = int(np.prod(shape, dtype=np.int64))
-    data = file.read(count * dtype.itemsize)
-    if len(data) != count * dtype.itemsize:
-        raise ValueError(
-            f"{where} is cut off: its header says {count:,} elements and {size:,} bytes are there"
-        )
-    return np.frombuffer(bytearray(data), dtype).reshape(shape, order="F" if fortran else "C")
-
-
-def _check_size(shape: tuple[int, ...], where: str) -> None:
-    count = 1
-    if any(n < 0 for n in shape):
-        raise ValueError(f"{where} has shape {list(shape)}; no size can be negative")
-    for n in shape:
-        count *= n  # Python integers: no overflow, whatever a header claims
-    if count > MAX_ELEMENTS:
-        raise ValueError(
-            f"{where} has {count:,} elements; expected at most {MAX_ELEMENTS:,}, so cut it first"
-        )
-
-
-def _only(names: list[str], name: str | None, path: Path) -> str:
-    if name is None and len(names) == 1:
-        return names[0]
-    if name not in names:
-        listed = ", ".join(quoted(n) for n in names[:12]) + (", …" if len(names) > 12 else "")
-        came = "several tensors" if name is None else f"no tensor {quoted(name)}"
-        raise ValueError(f"{path} has {came}; name one of: {listed or 'none at all'}")
-    return name

@@ -11,7 +11,14 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from mxviz.tensors import as_capture, read_tensor
+from mxviz.tensors import (
+    arranged,
+    as_capture,
+    likely_axes,
+    possible_axes,
+    read_tensor,
+    tensor_names,
+)
 
 
 def npy(shape: str, descr: str = "'<f4'", data: bytes = b"") -> bytes:
@@ -78,3 +85,77 @@ def test_safetensors_that_hold_no_real_numbers(tmp_path, dtype):
     save_file({"x": torch.zeros(4, 4, dtype=dtype)}, tmp_path / "x.safetensors")
     with pytest.raises(ValueError, match="expected one of: F32"):
         read_tensor(tmp_path / "x.safetensors")
+
+
+LAYERS, HEADS, TOKENS, CHANNELS = "layers", "heads", "tokens", "channels"
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes", "clear"),
+    [
+        ((256, 128), (TOKENS, CHANNELS), True),
+        ((128, 66000), (TOKENS, CHANNELS), False),
+        ((2, 512, 64), (HEADS, TOKENS, CHANNELS), True),
+        ((66000, 8, 128), (TOKENS, HEADS, CHANNELS), False),
+        ((8, 4, 64), (HEADS, TOKENS, CHANNELS), False),
+        ((24, 2, 155, 64), (LAYERS, HEADS, TOKENS, CHANNELS), False),
+    ],
+)
+def test_what_sizes_most_likely_count(shape, axes, clear):
+    assert likely_axes(shape) == (axes, clear)
+
+
+def test_every_way_to_read_a_shape_is_offered_once():
+    assert [len(possible_axes(n)) for n in (2, 3, 4)] == [2, 12, 24]
+    for n in (2, 3, 4):
+        assert len(set(possible_axes(n))) == len(possible_axes(n))
+        assert all({TOKENS, CHANNELS} <= set(axes) for axes in possible_axes(n))
+        shape = (2, 3, 4, 5)[:n]
+        assert likely_axes(shape)[0] in possible_axes(n)
+
+
+@pytest.mark.parametrize("dimensions", [2, 3, 4])
+def test_any_order_of_axes_comes_to_the_same_capture(dimensions):
+    x = np.arange(2 * 3 * 5 * 7, dtype=np.float32).reshape(2, 3, 5, 7)
+    for axes in possible_axes(dimensions):
+        names = [name for name in (LAYERS, HEADS, TOKENS, CHANNELS) if name in axes]
+        part = x[tuple(slice(None) if name in axes else 0 for name in (LAYERS, HEADS, TOKENS, CHANNELS))]
+        stored = part.transpose([names.index(name) for name in axes])
+        back = arranged(stored, axes)
+        assert back.shape == tuple(
+            x.shape[i] if n in axes else 1 for i, n in enumerate((LAYERS, HEADS, TOKENS, CHANNELS))
+        )
+        assert np.array_equal(back.reshape(part.shape), part)
+        capture = as_capture(stored, "x", "mxfp4", "fp4@tensor", axes)
+        assert capture.layers == tuple(range(back.shape[0])) and capture.shape["layers"] == back.shape[0]
+        assert np.array_equal(capture.keys[back.shape[0] - 1].numpy(), back[-1])
+
+
+@pytest.mark.parametrize(
+    "axes", [(TOKENS,), (TOKENS, TOKENS), (HEADS, TOKENS), (TOKENS, "colours"), (LAYERS, *(TOKENS, CHANNELS))]
+)
+def test_axes_that_do_not_fit_are_refused(axes):
+    with pytest.raises(ValueError, match="do not name the sizes") as error:
+        arranged(np.ones((2, 3)), axes)
+    assert "\n" not in str(error.value)
+
+
+def test_the_names_in_a_file(tmp_path):
+    np.save(tmp_path / "x.npy", np.ones((2, 3)))
+    np.savez(tmp_path / "x.npz", one=np.ones((2, 3)), two=np.ones(3))
+    save_file({"k": torch.ones(2, 3), "v": torch.ones(2, 3)}, tmp_path / "x.safetensors")
+    assert tensor_names(tmp_path / "x.npy") == [""]
+    assert tensor_names(tmp_path / "x.npz") == ["one", "two"]
+    assert sorted(tensor_names(tmp_path / "x.safetensors")) == ["k", "v"]
+    (tmp_path / "bad.npz").write_bytes(b"PK\x03\x04 no zip")
+    for name in ("bad.npz", "none.safetensors", "x.pt"):
+        with pytest.raises(ValueError, match=name) as error:
+            tensor_names(tmp_path / name)
+        assert "\n" not in str(error.value)
+
+
+def test_a_page_may_ask_for_less(tmp_path):
+    np.save(tmp_path / "x.npy", np.ones((8, 8)))
+    assert read_tensor(tmp_path / "x.npy", most=64).shape == (8, 8)
+    with pytest.raises(ValueError, match="64 elements; expected at most 63, so cut it first"):
+        read_tensor(tmp_path / "x.npy", most=63)

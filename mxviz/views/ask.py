@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import time
+from typing import TYPE_CHECKING
+
 import streamlit as st
 
-from mxviz.engine import Settings
+from mxviz._models_catalogue import CATALOGUE, is_here
 from mxviz.formats import SCHEMES
-from mxviz.models import CATALOGUE
-from mxviz.views import gallery, jobs, lanes
+from mxviz.views import jobs, lanes, talk
+
+if TYPE_CHECKING:
+    from mxviz.engine import Progress
 
 PRESETS = {
-    "The sky": "Why is the sky blue?",
-    "A recipe": "Write a short recipe for pancakes, with the amounts.",
     "A story": "Tell a story about a ladybug who wants to measure a skyscraper.",
-    "Numbers": "Count from 1 to 30, separated by commas.",
+    "Counting": "Count from 1 to 30, separated by commas.",
+    "Arithmetic": "What is 12 times 12? Show the steps.",
     "Code": "Write a Python function that returns the largest absolute value of a list.",
+    "The sky": "Why is the sky blue?",
 }
 RECIPES = {
+    "k=mxfp4:axis=token;v=mxfp4": "4-bit floats, a scale per 32 tokens (keys) or channels (values)",
     "mxfp4": "4-bit floats, a scale per 32 channels",
-    "k=mxfp4:axis=token;v=mxfp4": "the same, keys cut along tokens",
     "nvfp4": "4-bit floats, a finer scale per 16",
     "mxfp8_e4m3": "8-bit floats, a scale per 32 channels",
     "mxfp6_e2m3": "6-bit floats, a scale per 32 channels",
@@ -42,7 +47,7 @@ def panel() -> None:
         return
     _collect()
     st.pills("Try one of these", list(PRESETS), key="preset", on_change=_take_preset)
-    st.session_state.setdefault("prompt", PRESETS["The sky"])
+    st.session_state.setdefault("prompt", next(iter(PRESETS.values())))
     st.text_area("Prompt", key="prompt", height=80, persist_state="session")
     model, button = st.columns([3, 1], vertical_alignment="bottom")
     with model:
@@ -50,6 +55,7 @@ def panel() -> None:
             "Model (a name here, a hub id, a folder or a .gguf file)",
             list(CATALOGUE),
             key="model",
+            format_func=_named,
             accept_new_options=True,
             persist_state="session",
         )
@@ -59,6 +65,15 @@ def panel() -> None:
         st.button("Generate", type="primary", width="stretch", on_click=_start, args=(name, settings))
     if error := st.session_state.get("error"):
         told.error(error.replace("$", r"\$"), icon=":material/info:")
+
+
+def _named(model: str) -> str:
+    """A model's name, and whether it is here."""
+    if model not in CATALOGUE:
+        return model
+    if CATALOGUE[model].source == "wheel":
+        return f"{model} · built in" if is_here(model) else f"{model} · not installed"
+    return f"{model} · here" if is_here(model) else f"{model} · downloaded when you press Generate"
 
 
 def _more() -> dict:
@@ -104,12 +119,15 @@ def _take_preset() -> None:
 
 
 def _start(model: str | None, settings: dict) -> None:
+    from mxviz.engine import Settings  # takes seconds to import, which the first view need not wait for
+
     st.session_state["error"] = None
     try:
         checked = Settings(prompt=st.session_state["prompt"], **settings)
     except ValueError as error:
         st.session_state["error"] = " ".join(str(error).split())
         return
+    talk.end()
     st.session_state["job"] = jobs.start(model or "", checked)
 
 
@@ -120,17 +138,36 @@ def _live() -> None:
     if job.done:
         st.rerun(scope="app")
     bar, stop = st.columns([5, 1], vertical_alignment="center")
-    progress = job.progress
-    share, words = (0.0, f"loading {job.model}") if progress is None else _words(progress)
-    bar.progress(share, words)
+    bar.progress(*said(job.progress, job.note or f"loading {job.model}", time.monotonic() - job.started))
     stop.button("Stop", key="stop", on_click=job.stop.set, width="stretch")
+    if job.progress is not None:
+        lanes.show_live(job.progress, job.settings)
+
+
+def said(progress: Progress | None, waiting: str, seconds: float) -> tuple[float, str]:
+    """Return how far a run is, 0 to 1, and in words.
+
+    Args:
+        progress: what it has done, None while it waits for the model.
+        waiting: what it waits for then.
+        seconds: since it was started.
+    """
+    share, words = 0.0, waiting
     if progress is not None:
-        lanes.show_live(progress, job.settings)
+        share = progress.step / progress.total if progress.total else 0.0
+        words = _STAGES[progress.stage].format(min(progress.step + 1, progress.total), progress.total)
+        if progress.stage == "decode":
+            words = f"writing, token {progress.step:,} of {progress.total:,}"
+    return min(1.0, share), f"{words.replace('$', chr(92) + '$')} · {seconds:.0f} s"
 
 
-def _words(progress) -> tuple[float, str]:
-    share = progress.step / progress.total if progress.total else 0.0
-    return min(1.0, share), f"{progress.stage}: {progress.step} of {progress.total}"
+_STAGES = {
+    "waiting": "waiting for another run that uses the model",
+    "prefill": "reading the prompt",
+    "decode": "writing",
+    "measure": "measuring the effect over the whole text, pass {} of {}",
+    "done": "done",
+}
 
 
 def _collect() -> None:
@@ -139,8 +176,6 @@ def _collect() -> None:
     if job is None:
         return
     if job.capture is not None:
-        st.session_state["capture"] = job.capture
-        st.session_state["run"] = gallery.OWN
-        st.session_state["runs"] = st.session_state.get("runs", 0) + 1
+        talk.take(job)
     st.session_state["error"] = job.error
     st.session_state["job"] = None

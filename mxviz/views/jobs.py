@@ -17,7 +17,7 @@ from mxviz import ops
 from mxviz.capture import Capture
 
 if TYPE_CHECKING:  # their libraries take seconds to import, and a first page needs neither
-    from mxviz.engine import Progress, Settings
+    from mxviz.engine import Conversation, Progress, Settings
     from mxviz.models import Loaded
 
 GRACE_S = 2.0
@@ -77,12 +77,14 @@ def start_warming() -> None:
 class Job:
     """One run: its thread, what it has said so far, and how to stop it.
 
-    `note` is what it waits for while there is no progress yet; `started` a time of `time.monotonic`.
+    `note` is what it waits for while there is no progress yet; `started` a time of `time.monotonic`;
+    `conversation` what it goes on from, and then what a next one can go on from.
     """
 
     model: str
     settings: Settings
     session: str
+    conversation: Conversation | None = None
     stop: threading.Event = field(default_factory=threading.Event)
     progress: Progress | None = None
     capture: Capture | None = None
@@ -111,9 +113,11 @@ class Job:
         try:
             model = self._model()
             if model is not None:
-                from mxviz.engine import run
+                from mxviz.engine import Conversation
 
-                self.capture = run(model, self.settings, on_progress=self._take, should_stop=self.should_stop)
+                self.conversation = self.conversation or Conversation(model, self.settings)
+                listening = {"on_progress": self._take, "should_stop": self.should_stop}
+                self.capture = self.conversation.ask(self.settings.prompt, **listening)
         except ValueError as error:
             self.error = " ".join(str(error).split())
         except MemoryError:
@@ -139,9 +143,9 @@ class Job:
         self.progress = progress
 
 
-def start(model: str, settings: Settings) -> Job:
-    """Start a run for this session."""
-    job = Job(model, settings, get_script_run_ctx().session_id)
+def start(model: str, settings: Settings, conversation: Conversation | None = None) -> Job:
+    """Start a run for this session, or the next turn of one."""
+    job = Job(model, settings, get_script_run_ctx().session_id, conversation)
     thread = threading.Thread(target=job.run, daemon=True, name="mxviz-run")
     add_script_run_ctx(thread, get_script_run_ctx())
     thread.start()

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import streamlit as st
 
-from mxviz.capture import LANES, Capture
-from mxviz.engine import Progress, Settings
+from mxviz.capture import LANES, Capture, Turn
 from mxviz.page import capture_lanes_html, lanes_html, prompt_html
+
+if TYPE_CHECKING:
+    from mxviz.engine import Progress, Settings
 
 
 def show(capture: Capture) -> None:
@@ -20,8 +24,20 @@ def show(capture: Capture) -> None:
         st.caption(" · ".join(capture.notes).replace("$", r"\$"))
 
 
+def show_turn(turn: Turn, capture: Capture) -> None:
+    """Show one turn of a conversation."""
+    where = {lane: turn.first_divergence(lane) for lane in LANES}
+    texts = {lane: turn.lanes[lane].text for lane in LANES}
+    st.html(prompt_html(turn.prompt) + lanes_html(texts, _schemes(capture.recipe, capture.baseline), where))
+
+
 def show_live(progress: Progress, settings: Settings) -> None:
     """Show the texts so far of a run that is under way."""
-    schemes = {lane: str(recipe) for lane, recipe in settings.recipes().items()} | {"exact": "uncompressed"}
+    recipes = settings.recipes()
     st.html(prompt_html(settings.prompt))
-    st.html(lanes_html({lane: progress.texts.get(lane, "") for lane in LANES}, schemes))
+    texts = {lane: progress.texts.get(lane, "") for lane in LANES}
+    st.html(lanes_html(texts, _schemes(str(recipes["micro"]), str(recipes["single"]))))
+
+
+def _schemes(recipe: str, baseline: str) -> dict[str, str]:
+    return {"exact": "uncompressed", "micro": recipe, "single": baseline}
