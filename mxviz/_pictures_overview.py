@@ -6,9 +6,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from mxviz.analysis import LayerOverview, layer_overview
+from mxviz.analysis import layer_overview
 from mxviz.capture import Capture
-from mxviz.cuts import mean_exponents
+from mxviz.cuts import loudness, mean_exponents
 from mxviz.figures import Figure
 from mxviz.figures.overview import MEASURES, overview_map, said
 from mxviz.formats import Recipe
@@ -45,7 +45,8 @@ def overview(
         str(Recipe.parse(recipe or capture.recipe)),
         str(Recipe.parse(baseline or capture.baseline)),
     )
-    tables = {name: _tables(capture, name, recipe, baseline) for name in parts(capture)}
+    own = _OF_THEIR_OWN.get(measure, _stats)
+    tables = {name: own(capture, name, recipe, baseline) for name in parts(capture)}
     return overview_map(
         {name: table[measure] for name, table in tables.items()},
         list(capture.layers),
@@ -64,9 +65,22 @@ def parts(capture: Capture) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=_OVERVIEWS)
-def _tables(capture: Capture, part: str, recipe: str, baseline: str) -> dict[str, np.ndarray]:
-    table: LayerOverview = layer_overview(capture, part, recipe, baseline)
-    return table._asdict() | {"exponent": mean_exponents(capture, part, recipe)}
+def _stats(capture: Capture, part: str, recipe: str, baseline: str) -> dict[str, np.ndarray]:
+    return layer_overview(capture, part, recipe, baseline)._asdict()
+
+
+@lru_cache(maxsize=_OVERVIEWS)
+def _loudness(capture: Capture, part: str, *_: str) -> dict[str, np.ndarray]:
+    return {"ratio": loudness(capture, part)}
+
+
+@lru_cache(maxsize=_OVERVIEWS)
+def _exponents(capture: Capture, part: str, recipe: str, _: str) -> dict[str, np.ndarray]:
+    return {"exponent": mean_exponents(capture, part, recipe)}
+
+
+_OF_THEIR_OWN = {"ratio": _loudness, "exponent": _exponents}
+"""Measures that cost less than `layer_overview`, which quantizes every layer twice; the first view is one."""
 
 
 def sentence(capture: Capture, table: np.ndarray, measure: str, part: str) -> str:

@@ -147,7 +147,7 @@ def value_words(view: BlockView) -> str:
             continue
         code = f"{ruled.codes[at]:0{ruled.scheme.element.bits}b}"
         said.append(f"{name}: code {code}, reads {_plain(float(ruled.decoded[at]))}")
-    place = f"token {view.tokens[at]}, channel {view.channels[at]}: {float(view.x[at]):.4g}"
+    place = f"token {view.tokens[at]}, channel {view.channels[at]}: {_plain(float(view.x[at]), 4)}"
     return f"{place}; {'; '.join(said)}"
 
 
@@ -209,8 +209,8 @@ def _range(name: str, at: np.ndarray) -> str:
     return f"{name} {first}" if first == last else f"{name}s {first}–{last}"
 
 
-def _plain(value: float) -> str:
-    return "n/a" if not math.isfinite(value) else f"{value:.3g}".replace("-", "−").replace("e−0", "e−")
+def _plain(value: float, digits: int = 3) -> str:
+    return "n/a" if not math.isfinite(value) else f"{value:.{digits}g}".replace("-", "−").replace("e−0", "e−")
 
 
 def power_words(value: float) -> str:

@@ -10,6 +10,7 @@ import torch
 from mxviz.capture import Capture
 from mxviz.formats import SCHEMES, Axis, Recipe, Scheme
 from mxviz.metrics import layer_trip, recipe_of
+from mxviz.outliers import finite_amax, median_magnitude
 from mxviz.quantize import decode_scale
 
 
@@ -34,6 +35,21 @@ def flushed_by_cut(
         non_zero = int(trip.stored_from.count_nonzero())
         shares.append((scheme, int(trip.flushed.count_nonzero()) / non_zero if non_zero else None))
     return shares
+
+
+def loudness(capture: Capture, part: str) -> np.ndarray:
+    """Return the largest finite |x| of each head over the median |x| of its layer's part.
+
+    Returns:
+        `[layers, kv_heads]` float64, NaN where that median is 0: `ratio` of `mxviz.analysis.layer_overview`,
+        which quantizes everything besides.
+    """
+    rows = []
+    for layer in capture.layers:
+        x = capture.part(part, layer)
+        median = median_magnitude(x)
+        rows.append([finite_amax(head) / median if median else np.nan for head in x])
+    return np.array(rows)
 
 
 def mean_exponents(capture: Capture, part: str, recipe: Recipe | str | None = None) -> np.ndarray:

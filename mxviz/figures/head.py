@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import plotly.graph_objects as go
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from mxviz.figures._cells import (
     MAX_CELLS,
@@ -15,52 +15,25 @@ from mxviz.figures._cells import (
     MAX_ROWS,
     Array,
     checked,
-    edges,
     grid,
     notice,
-    span,
 )
 from mxviz.figures._frame import Columns, Frame, Panel
 from mxviz.figures._layout import room, start
+from mxviz.figures._targets import Blocks, draw_targets
 from mxviz.figures._traces import channel_ticks, log_range, number, overlay
 from mxviz.figures.error import LANES, loss_axis, losses, mark_edges, pairs, percent
 from mxviz.figures.outliers import magnitudes
 from mxviz.figures.scales import (
-    are_powers,
     draw_scales,
     kept_scales,
     lay_out,
     scale_heading,
-    scale_text,
-    without_scale,
 )
 from mxviz.figures.theme import is_compact, theme_named
 
-MAX_TARGETS = 1024
-"""Blocks that can be clicked; where there are more in sight, the nearest of so many answers."""
-
 _OFF = 2.5
 """Pixels that the frame of the open block stands off it."""
-
-
-class Blocks(NamedTuple):
-    """How the micro-scaled lane is cut; see `mxviz.figures.scale_map` for the fields it shares.
-
-    Args:
-        scales: `[tokens, blocks]` for axis `channel`, `[blocks, channels]` for axis `token`.
-        axis: what a block runs along.
-        block: elements of a block; None where nothing is blocked.
-        first: token at which the first block along tokens starts.
-        stored: scale bytes, shaped like scales, negative where there is none; or None.
-        exact: where a scale is missing because numbers are kept exactly; bool, like scales; or None.
-    """
-
-    scales: ArrayLike
-    axis: str
-    block: int | None
-    first: int = 0
-    stored: ArrayLike | None = None
-    exact: ArrayLike | None = None
 
 
 class Loss(NamedTuple):
@@ -103,8 +76,8 @@ def head_maps(
         symbol: what |x| is called.
         about: what to add to the first map's heading.
         opened: first and last token, first and last channel of the block that is open; framed in every map.
-        targets: whether to lay an invisible point over every block of the map of scales (a heat map answers
-            no click), named `blocks`, with the block's first token and first channel as custom data.
+        targets: whether to lay unseen bars over the blocks of the map of scales (a heat map answers no
+            click), named `blocks`, with the block's first token and first channel as custom data.
         theme: `light` or `dark`.
         width: CSS pixels; below 640 the figure is laid out for a phone. So is height.
         window: first and last token in sight; all by default.
@@ -151,7 +124,7 @@ def head_maps(
     mark_edges(frame, blocks.axis, blocks.block, blocks.first, shape, 2)
     loss_axis(frame, drawn[1:], 2)
     if targets:
-        _targets(frame, blocks, scales, shape)
+        draw_targets(frame, 1, blocks, scales, shape)
     if opened:
         _open(frame, opened)
     _once_in_legend(frame)
@@ -176,58 +149,6 @@ def _magnitude(frame: Frame, values: Array, cells: Any, symbol: str) -> None:
     low, high = log_range(np.abs(values))
     frame.fig.add_trace(magnitudes(frame, cells, low, high, symbol))
     overlay(frame, 0, ~np.isfinite(cells.z), cells, frame.theme.missing, "NaN or infinite")
-
-
-def block_centres(
-    axis: str, block: int | None, first: int, shape: tuple[int, int], window: tuple[float, float]
-) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return every block's centre `[blocks, 2]` (token, channel) in a window of tokens, and its first token
-    and channel; at most `MAX_TARGETS`, evenly chosen. Where nothing is blocked, 32 channels stand for one."""
-    size = block or 32
-    along = (edges(shape[0], size, first), edges(shape[1])) if block and axis == "token" else None
-    x, y = along or (edges(shape[0]), edges(shape[1], size))
-    seen = [i for i in range(len(x) - 1) if x[i + 1] > window[0] and x[i] < window[1]]
-    rows = len(y) - 1
-    step = -(-len(seen) * rows // MAX_TARGETS)
-    pick = np.arange(0, len(seen) * rows, max(1, step))
-    columns, rows_ = np.array(seen, int)[pick // rows] if seen else pick, pick % rows
-    middle = np.stack([(x[columns] + x[columns + 1]) / 2, (y[rows_] + y[rows_ + 1]) / 2], axis=1)
-    return middle, (x[columns] + 0.5).astype(int), (y[rows_] + 0.5).astype(int)
-
-
-def _targets(frame: Frame, blocks: Blocks, scales: Array, shape: tuple[int, int]) -> None:
-    """Lay a point that can be clicked over each block of the second map."""
-    middle, token, channel = block_centres(
-        blocks.axis, blocks.block, blocks.first, shape, frame.fig.layout.xaxis.range
-    )
-    size = blocks.block or 32
-    wide, tall = (size, 1) if blocks.block and blocks.axis == "token" else (1, size)
-    whole = are_powers(scales[~without_scale(scales)])
-    texts = []
-    for t, c in zip(token, channel, strict=True):
-        text = f"tokens {span(t - 0.5, min(t + wide, shape[0]) - 0.5)}"
-        text += f" · channels {span(c - 0.5, min(c + tall, shape[1]) - 0.5)}"
-        if blocks.block:
-            at = ((t - blocks.first) // size, c) if wide > 1 else (t, c // size)
-            byte = -1 if blocks.stored is None else int(np.asarray(blocks.stored)[at])
-            text += f"<br>{scale_text(float(scales[at]), None if byte < 0 else byte, whole)}"
-        texts.append(text)
-    frame.fig.add_trace(
-        go.Scatter(
-            x=middle[:, 0],
-            y=middle[:, 1],
-            mode="markers",
-            marker={"size": 10, "opacity": 0},
-            selected={"marker": {"opacity": 0}},
-            unselected={"marker": {"opacity": 0}},
-            customdata=[[int(t), int(c), text] for t, c, text in zip(token, channel, texts, strict=True)],
-            hovertemplate="%{customdata[2]}<br><i>click to open this block</i><extra></extra>",
-            showlegend=False,
-            name="blocks",
-            **frame.axes(1),
-        )
-    )
-    frame.fig.update_layout(clickmode="event+select", hoverdistance=400)
 
 
 def _open(frame: Frame, opened: tuple[tuple[int, int], tuple[int, int]]) -> None:

@@ -216,7 +216,7 @@ def _targets(frame: Frame, i: int, part: str, layers: Sequence[int], table: Tabl
             x=[column for column, _ in places],
             y=[row for _, row in places],
             mode="markers",
-            marker={"size": 12, "opacity": 0},
+            marker={"size": 6, "opacity": 0},
             selected={"marker": {"opacity": 0}},
             unselected={"marker": {"opacity": 0}},
             customdata=[[part, layers[c], row, said(table[c, row], kind)] for c, row in places],

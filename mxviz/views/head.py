@@ -11,7 +11,7 @@ from mxviz._pictures_rulers import see_block
 from mxviz.capture import Capture
 from mxviz.figures import alt_text
 from mxviz.figures.labels import visible
-from mxviz.outliers import channel_outliers
+from mxviz.outliers import layer_channel_outliers
 from mxviz.pictures import see
 from mxviz.views import place, style
 from mxviz.views.overview import CONFIG, point
@@ -22,7 +22,6 @@ MOST_TOKENS = 512
 
 _head = lru_cache(maxsize=8)(pictures.head)
 _cuts = lru_cache(maxsize=16)(pictures.cuts)
-_outliers = lru_cache(maxsize=16)(channel_outliers)
 
 
 def show(look: Look, run: str, width: int) -> None:
@@ -104,7 +103,8 @@ def _clicked(look: Look, run: str) -> None:
 
 def _list_outliers(capture: Capture, seen: place.Place) -> None:
     """List the outlier channels of the head, with the token at which each peaks."""
-    rows = [r for r in _outliers(capture, seen.part) if (r.layer, r.head) == (seen.layer, seen.head)]
+    found = layer_channel_outliers(capture.part(seen.part, seen.layer), seen.part, seen.layer)
+    rows = [row for row in found if row.head == seen.head]
     if not rows:
         st.caption("None: no channel peaks at ten times the layer's median and stays high.")
         return

@@ -6,8 +6,6 @@ import streamlit as st
 
 from mxviz.capture import Capture
 from mxviz.formats import Recipe
-from mxviz.page import literal
-from mxviz.pictures import short_name
 from mxviz.views import gallery, head, inspector, jobs, overview, place, switches, viewport
 
 
@@ -35,7 +33,7 @@ def _look(capture: Capture, run: str, width: int) -> None:
     st.html(_words(capture))
     first = st.container()
     with st.container():
-        st.html('<div class="mx-section"><h2>What it is looked at through</h2></div>')
+        st.html('<div class="mx-section"><h2>What you look through</h2></div>')
         look = switches.choose(capture, run)
     with first:
         overview.show(look, run, width)
@@ -49,19 +47,18 @@ def _look(capture: Capture, run: str, width: int) -> None:
 
 
 def _words(capture: Capture) -> str:
-    """Return the run in one line of words, every number with something to hold it against."""
-    bits = []
-    for name, text in (("micro-scaled", capture.recipe), ("one scale", capture.baseline)):
-        scheme = Recipe.parse(text).key
-        stored = scheme.bits_per_element(capture.shape.get("head_dim"))
-        bits.append(f"{name} keys {'exact' if stored is None else f'{stored:.4g} bits'}")
-    heads, tokens, channels = capture.part("key", capture.layers[0]).shape
-    said = [
-        short_name(capture.model),
-        f"{tokens:,} tokens held in {len(capture.layers)} layers × {heads} KV heads × {channels} channels",
-        f"{', '.join(bits)} each, 16 uncompressed",
+    """Return the size of a run in one line of words, every number with something to hold it against."""
+    layers, (heads, tokens, channels) = len(capture.layers), capture.part("key", capture.layers[0]).shape
+    stored = [
+        Recipe.parse(text).key.bits_per_element(channels) for text in (capture.recipe, capture.baseline)
     ]
-    return f'<p class="mx-key">{literal(" · ".join(said))}</p>'
+    micro, single = ("uncompressed" if bits is None else f"{bits:.4g} bits" for bits in stored)
+    text = (
+        f"{layers} layers × {heads} KV heads × {tokens:,} tokens × {channels} channels make "
+        f"{layers * heads * tokens * channels:,} keys: {micro} each micro-scaled, {single} with one scale, "
+        "16 bits uncompressed"
+    )
+    return f'<p class="mx-key">{text}</p>'
 
 
 def _to_the_run_page() -> None:
