@@ -41,7 +41,8 @@ def race_schemes() -> Iterator[Scheme]:
 
 def race(capture: Capture) -> list[Row]:
     """Return one row a scheme: `scheme`, `bits_per_element`, and for `key` and `value` each
-    `…_sqnr_db`, `…_flushed`, `…_clipped`, pooled over all recorded layers.
+    `…_sqnr_db`, `…_flushed`, `…_clipped`, pooled over all recorded layers; None for values that a capture of
+    a single tensor does not have.
 
     Bits are those of codes and scales in whole blocks; see `Scheme.bits_per_element`.
     """
@@ -146,8 +147,9 @@ class _Stack:
 
 
 def _stacks(capture: Capture, part: str) -> list[_Stack]:
-    """Stack layers that have one shape and dtype, as many as the cache holds."""
-    tensors = [capture.part(part, layer) for layer in capture.layers]
+    """Stack layers that have one shape and dtype, as many as the cache holds; none where there is no part."""
+    recorded = capture.layers if part == "key" or capture.values else ()
+    tensors = [capture.part(part, layer) for layer in recorded]
     stacks = []
     for _, same in groupby(tensors, key=lambda x: (x.shape, x.dtype)):
         alike = list(same)

@@ -1,0 +1,73 @@
+"""The race: every scheme on one run, bits against what is lost, and what it does to the next word."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from mxviz import _pictures_race as pictures
+from mxviz._pictures_race_table import Effects, rows
+from mxviz.capture import PARTS, Capture
+from mxviz.views import gallery, race_effect, race_lists, style, viewport
+
+_MEASURES = {"sqnr": "SQNR", "flushed": "flushed to zero", "kl": "KL of the next word"}
+
+
+def page() -> None:
+    """Draw the page."""
+    st.html(
+        '<header class="mx-head"><h1>Which ruler is worth its bits?</h1>'
+        "<p>Every scheme mxviz knows stores the same keys and values: along channels and along tokens, with "
+        "a scale per block and with one scale for many. None wins everywhere: see what each costs, what it "
+        "loses, and what that did to the next word.</p></header>"
+    )
+    width = viewport.width()
+    run, capture = gallery.chosen()
+    if capture is None:
+        st.info("No recorded run is here. Fill a cache on the first page; the race runs on it.")
+        return
+    with st.spinner("every scheme stores these keys and values …"):
+        rows(capture)
+    effects = race_effect.effects(run)
+    explore(capture, run, effects, width)
+
+
+@st.fragment
+def explore(capture: Capture, run: str, effects: Effects, width: int) -> None:
+    """Draw all schemes by one measure, list them, and draw a few layer by layer.
+
+    Args:
+        capture: the run.
+        run: its name, for what is remembered of it.
+        effects: what was measured in this session, by canonical recipe.
+        width: CSS pixels to lay the figure out for.
+    """
+    left, right = st.columns([2, 1.4], vertical_alignment="bottom")
+    measure = left.segmented_control(
+        "What is lost",
+        list(_MEASURES),
+        default="sqnr",
+        required=True,
+        key="race-by",
+        format_func=_MEASURES.get,
+    )
+    part = right.segmented_control(
+        "Part",
+        PARTS if capture.values else PARTS[:1],
+        default="key",
+        required=True,
+        key=f"race-part-{bool(capture.values)}",
+        format_func=lambda name: f"{name}s",
+        disabled=measure == "kl",
+        help="KL is of keys and values together." if measure == "kl" else None,
+    )
+    look = {"theme": style.theme().name, "width": width}
+    if measure == "kl" and not pictures.effect_entries(capture, effects):
+        st.info("The next word was not measured in this run. It can be measured below.")
+    else:
+        figure = pictures.race_picture(capture, measure, part, effects=effects, **look)
+        race_lists.chart(figure, "race")
+        with st.expander("The race: what am I seeing?"):
+            st.write(pictures.ABOUT["race"])
+    race_effect.section(capture, run, effects)
+    race_lists.show(capture, effects)
+    race_lists.lines(capture, run, part, look)
