@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,61 +12,15 @@ from numpy.typing import ArrayLike, NDArray
 from mxviz.figures._cells import Grid, edges
 from mxviz.figures._frame import Columns, Frame, Panel, colour_bar
 from mxviz.figures._layout import start
+from mxviz.figures._measures import MEASURES, said
 from mxviz.figures._traces import log_ticks, number, overlay
 from mxviz.figures.error import percent
 from mxviz.figures.scales import power
 from mxviz.figures.theme import colorscale, is_compact
 
+__all__ = ["MEASURES", "overview_map", "said"]
+
 Table = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Measure:
-    """What is shown of every head: its name, its unit, and how its colours run.
-
-    Args:
-        title: for people and for the colour bar.
-        about: one sentence that says how to read it.
-        kind: `times` (logarithmic), `db` (a low number is a loss), `share` (0 to 1) or `exponent` (log2).
-    """
-
-    title: str
-    about: str
-    kind: str
-
-
-MEASURES = {
-    "ratio": Measure(
-        "loudest value, times the median",
-        "The largest |x| of a head over the median |x| of its layer. A Gaussian's is near 5.",
-        "times",
-    ),
-    "micro_flushed": Measure(
-        "became zero, a scale per block",
-        "Share of a head's values that the micro-scaled cache stores as zero.",
-        "share",
-    ),
-    "single_flushed": Measure(
-        "became zero, one scale",
-        "Share of a head's values that the single-scale cache stores as zero.",
-        "share",
-    ),
-    "micro_sqnr": Measure(
-        "signal over error, a scale per block",
-        "SQNR of a head, which its largest values rule: 6 dB more is half the error.",
-        "db",
-    ),
-    "single_sqnr": Measure(
-        "signal over error, one scale",
-        "SQNR of a head, which its largest values rule: 6 dB more is half the error.",
-        "db",
-    ),
-    "exponent": Measure(
-        "mean shared scale", "The geometric mean of a head's scales: how long its rulers are.", "exponent"
-    ),
-}
-"""Measure by name; pages and commands take them from here."""
-
 PARTS = {"key": "Keys", "value": "Values"}
 
 
@@ -123,7 +76,7 @@ def overview_map(
     frame.fig.update_layout(
         coloraxis={
             **{"cmin": low, "cmax": high, "colorscale": colours},
-            "colorbar": colour_bar(frame, 0, bar, MEASURES[measure].title),
+            "colorbar": colour_bar(frame, 0, bar, MEASURES[measure].bar),
         },
         clickmode="event+select",
         hoverdistance=200,
@@ -136,19 +89,6 @@ def overview_map(
         _ring(frame, list(numbers), layers, opened)
     _rename_axes(frame)
     return frame.finish("overview", _alt(numbers, layers, measure), None)
-
-
-def said(value: float, kind: str) -> str:
-    """Return a number of a measure in words: 127 times, 18.2 dB, 95.2 %, 2^-1; n/a for NaN."""
-    if np.isnan(value):
-        return "n/a"
-    if kind == "db":
-        return "exact" if np.isinf(value) else f"{value:.1f} dB".replace("-", "−")
-    if kind == "share":
-        return percent(value)
-    if kind == "exponent":
-        return f"2<sup>{value:.1f}</sup> = {number(2.0**value)}".replace("-", "−")
-    return f"{number(value)} times"
 
 
 def _checked(tables: Mapping[str, ArrayLike], layers: Sequence[int], measure: str) -> dict[str, Table]:
@@ -191,11 +131,17 @@ def _colours(
         low, high = low - 0.5, high + 0.5
     if kind == "times":
         return low, high, log_ticks(low, high), colorscale(frame.theme.sequential)
-    step = next(s for s in (1, 2, 5, 10, 20, 50, 1000) if (high - low) / s <= (3 if frame.compact else 6))
-    places = np.arange(np.ceil(low / step) * step, high + 1e-9, step).tolist()
+    if kind == "exponent":
+        low, high = np.floor(low), np.ceil(high)
+    most = 3 if frame.compact else 6
+    step = next(s for s in (1, 2, 5, 10, 20, 50, 100, 1e9) if (high - low) / s <= most)
+    step = step if high - low >= 2 else 0.5
+    places = np.arange(np.ceil(low / step) * step, high + 1e-6, step).tolist()
     if kind == "db":
-        return low, high, {t: f"{t:.0f} dB" for t in places}, colorscale(frame.theme.loss[::-1])
-    return low, high, {t: power(int(t)) for t in places}, colorscale(frame.theme.sequential)
+        places = places if len(places) > 1 else [low, high]
+        return low, high, {t: f"{number(t)} dB" for t in places}, colorscale(frame.theme.loss[::-1])
+    ticks = {t: power(int(t)) for t in places if t == int(t)}
+    return low, high, ticks, colorscale(frame.theme.sequential)
 
 
 def _panel(frame: Frame, i: int, cells: Grid, table: Table) -> None:

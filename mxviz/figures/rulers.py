@@ -67,6 +67,7 @@ def two_rulers(
     Raises:
         ValueError: for arrays of different lengths, a place that is not there, or an unknown theme.
     """
+    micro, single = _wide(micro), _wide(single)
     rulers = {"single": single, "micro": micro}
     _check(rulers, names, at)
     compact = is_compact(width)
@@ -113,6 +114,12 @@ def span(micro: Ruler, single: Ruler, near: bool) -> tuple[float, float]:
     low, high = float(points.min()), float(points.max())
     room = 0.05 * (high - low) or 0.5 * abs(high) or 1.0
     return low - room, high + room
+
+
+def _wide(ruler: Ruler) -> Ruler:
+    """Return a ruler in float64, where the room around float32's largest values can be computed."""
+    floats = (np.asarray(array, dtype=np.float64) for array in (ruler.ticks, ruler.values, ruler.landed))
+    return Ruler(ruler.heading, *floats, np.asarray(ruler.flushed, bool), np.asarray(ruler.clipped, bool))
 
 
 def _check(rulers: dict[str, Ruler], names: Sequence[str], at: int | None) -> None:
