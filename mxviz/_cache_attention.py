@@ -27,7 +27,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from mxviz import ops
-from mxviz.backends import Part, reference
+from mxviz.backends import HeldPart, Part, reference
 
 NAME = "mxviz"
 
@@ -50,13 +50,13 @@ class Packed(NamedTuple):
         backend: what of `mxviz.ops` attends.
     """
 
-    part: Part
+    part: Part | HeldPart
     backend: str
 
     @property
     def shape(self) -> torch.Size:
         """`[batch, kv_heads, tokens, head_dim]`."""
-        return self.part.shape
+        return torch.Size(self.part.shape)
 
 
 class _Asked(threading.local):

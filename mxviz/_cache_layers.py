@@ -113,7 +113,7 @@ class MXLayer(CacheLayerMixin):
         window = self.sliding_window
         part = None if x.shape[2] == 1 else store.part(x)
         store.append(x, real, window, defer=self.record_past)
-        part = store.part() if part is None else part
+        part = store.held_part() if part is None else part
         if window is not None:
             store.trim(window - 1)
         return Packed(part, store.backend)

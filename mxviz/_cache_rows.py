@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 import torch
 from torch import Tensor
+
+from mxviz.backends import Span
+
+_serials = count(1)
 
 
 class Rows:
@@ -19,7 +25,7 @@ class Rows:
     def __init__(self, unit: int = 1) -> None:
         self.unit = unit
         self.buffer: Tensor | None = None
-        self.start = self.end = 0
+        self.start = self.end = self.serial = 0
 
     def __len__(self) -> int:
         return self.end - self.start
@@ -28,6 +34,11 @@ class Rows:
     def view(self) -> Tensor:
         """The rows in use, a view; only where something was appended."""
         return self.buffer.narrow(2, self.start, self.end - self.start)
+
+    @property
+    def span(self) -> Span:
+        """Where the rows in use are."""
+        return Span(self.buffer, self.start, self.end, self.serial)
 
     @property
     def nbytes(self) -> int:
@@ -52,12 +63,9 @@ class Rows:
         self.buffer.narrow(2, self.end, n).copy_(x)
         self.end += n
 
-    def extend(self, n: int) -> Tensor | None:
-        """Take n rows more and return the view to write them to; None, and nothing taken, without room."""
-        if self.buffer is None or self.end + n > self.buffer.shape[2]:
-            return None
-        self.end += n
-        return self.buffer.narrow(2, self.end - n, n)
+    def has_room(self, n: int) -> bool:
+        """Whether n rows more fit into the buffer there is."""
+        return self.buffer is not None and self.end + n <= self.buffer.shape[2]
 
     def _make_room(self, like: Tensor, need: int) -> None:
         """Move the rows to the front of a new buffer, always a new one: views given out keep their values."""
@@ -71,7 +79,7 @@ class Rows:
             target = torch.empty((batch, heads, room, width), dtype=like.dtype, device=like.device)
         if len(self):
             target[:, :, : len(self)] = self.view
-        self.buffer, self.start, self.end = target, 0, len(self)
+        self.buffer, self.start, self.end, self.serial = target, 0, len(self), next(_serials)
 
     def drop_front(self, n: int) -> None:
         self.start += n
@@ -88,3 +96,4 @@ class Rows:
         if self.buffer is not None:
             with torch.inference_mode(False):
                 self.buffer = self.buffer.index_select(0, index.to(self.buffer.device))
+            self.serial = next(_serials)

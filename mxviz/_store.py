@@ -9,8 +9,8 @@ from mxviz import ops
 from mxviz._cache_rows import Rows
 from mxviz._cache_scales import fill_pads, fixed_scales, is_scaled_per_row, tokens_packed_at_once
 from mxviz._hadamard import rotate, rotation, unrotate
-from mxviz.backends import Part
-from mxviz.formats import ScaleFormat, Scheme
+from mxviz.backends import HeldPart, Part
+from mxviz.formats import Scheme
 from mxviz.quantize import MXBlocks
 
 
@@ -54,6 +54,8 @@ class PartStore:
         self.like: Tensor | None = None  # an empty tensor with the shape, dtype and device of what came in
         self.clipped: Tensor | None = None  # how many elements were beyond a frozen scale
         self.ever_packed = 0  # out of how many, padding left out
+        self.memo: dict[str, object] = {}  # what a backend knows of the buffers
+        self._writer, self._writes_to = None, 0  # writes rows into the buffer of this serial
         self.seen = 0  # tokens that ever came in: the position of the next one
         self.gone = 0  # of the packed part's first block, tokens that a sliding window has left behind
 
@@ -159,12 +161,17 @@ class PartStore:
 
     def _pack_in_place(self, x: Tensor) -> bool:
         """Pack x straight into the buffers, where these have room; return whether they had."""
-        packed = self.packed.extend(x.shape[2])
-        if packed is None:
+        n, packed, scales, zeros = x.shape[2], self.packed, self.scales, self.zeros
+        if not packed.has_room(n):
+            self._writer = None
             return False
-        scales = self.scales.extend(x.shape[2])
-        zeros = None if self.zeros.buffer is None else self.zeros.extend(x.shape[2])
-        ops.quantize_into(x, self.scheme, packed, scales, zeros, backend=self.backend)
+        if self._writer is None or self._writes_to != packed.serial:
+            buffers, self._writes_to = (packed.buffer, scales.buffer, zeros.buffer), packed.serial
+            self._writer = ops.row_writer(self.scheme, *buffers, backend=self.backend)
+        self._writer(x, packed.end, scales.end)
+        packed.end += n
+        scales.end += n
+        zeros.end += n if zeros.buffer is not None else 0
         return True
 
     def _count_clipped(self, blocks: MXBlocks, x: Tensor, pads: Tensor | None) -> None:
@@ -175,21 +182,17 @@ class PartStore:
         count = (beyond if pads is None else beyond & ~pads).sum()
         self.clipped = count if self.clipped is None else self.clipped + count
 
+    def held_part(self) -> HeldPart:
+        """Return what is held, for attention, with views made only if they are asked for."""
+        (batch, heads, _, dim), packed = self.like.shape, self.packed_tokens
+        spans = (self.sinks.span, self.tail.span, self.packed.span, self.scales.span, self.zeros.span)
+        turn = rotation(dim, self.like.device) if self.turned and packed else None
+        shape = (batch, heads, len(self.sinks) + packed + len(self.tail), dim)
+        return HeldPart(spans, shape, packed, self.scheme, self.fixed, turn, self.memo)
+
     def blocks(self) -> MXBlocks | None:
         """Return views of the packed part, None while nothing is packed."""
-        if not len(self.packed):
-            return None
-        scheme = self.scheme
-        batch, heads, _, dim = self.like.shape
-        return MXBlocks(
-            self.packed.view,
-            self.scales.view if self.scale_per_row else self.fixed,
-            scheme,
-            torch.Size((batch, heads, self.packed_tokens, dim)),
-            scheme.axis.dim,
-            self.fixed if scheme.scale is ScaleFormat.E4M3 else None,
-            self.zeros.view if len(self.zeros) else None,
-        )
+        return self.held_part().as_part().blocks if self.packed_tokens else None
 
     def read(self) -> Tensor:
         """Return what is stored, `[batch, kv_heads, held, head_dim]`, in the dtype that came in."""
@@ -206,12 +209,10 @@ class PartStore:
         Args:
             newest: tokens that are not held (yet) and stand behind what is, exact.
         """
-        tail = self.tail.view if len(self.tail) else None
-        if newest is not None:
-            tail = newest if tail is None else torch.cat((tail, newest), dim=-2)
-        blocks = self.blocks()
-        turn = rotation(self.like.shape[3], self.like.device) if self.turned and blocks is not None else None
-        return Part(self.sinks.view if len(self.sinks) else None, blocks, tail, turn)
+        held = self.held_part().as_part()
+        if newest is None:
+            return held
+        return held._replace(tail=newest if held.tail is None else torch.cat((held.tail, newest), dim=-2))
 
     def _unpack(self, blocks: MXBlocks) -> Tensor:
         if not self.turned:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from types import ModuleType
@@ -9,7 +10,7 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from mxviz.backends import Part
+from mxviz.backends import HeldPart, Part, part_of
 from mxviz.formats import Scheme
 from mxviz.quantize import MXBlocks, checked_axis
 
@@ -78,25 +79,32 @@ def quantize(
     return _load(pick(backend, x.device)).quantize(x, scheme, axis, frozen)
 
 
-def quantize_into(
-    x: Tensor, scheme: Scheme, packed: Tensor, scales: Tensor, zeros: Tensor | None, *, backend: str = "auto"
-) -> None:
-    """Quantize tokens into the rows kept for them in a cache's buffers: the bytes that `quantize` gives.
+def row_writer(
+    scheme: Scheme, packed: Tensor, scales: Tensor, zeros: Tensor | None, *, backend: str = "auto"
+) -> Callable[[Tensor, int, int], None]:
+    """Return what quantizes tokens straight into the rows of a cache's buffers: the bytes `quantize` gives.
 
     Args:
-        x: `[batch, kv_heads, tokens, head_dim]`.
         scheme: one whose blocks run along channels and whose scales are all of a block.
-        packed, scales, zeros: views `[batch, kv_heads, tokens, width]` of contiguous buffers of one length.
+        packed, scales, zeros: contiguous buffers `[batch, kv_heads, rows, width]`.
         backend: `auto`, or one of `BACKENDS` by name.
+
+    Returns:
+        `write(x, row, scale_row)`: writes x `[batch, kv_heads, tokens, head_dim]` to the rows from `row` on,
+        its scales and zeros to those from `scale_row` on.
     """
-    chosen = _load(pick(backend, x.device))
-    if hasattr(chosen, "quantize_into"):
-        chosen.quantize_into(x, scheme, packed, scales, zeros)
-        return
-    blocks = chosen.quantize(x, scheme, -1, None)
-    for view, made in ((packed, blocks.packed), (scales, blocks.scales), (zeros, blocks.zeros)):
-        if view is not None:
-            view.copy_(made)
+    chosen = _load(pick(backend, packed.device))
+    if hasattr(chosen, "row_writer"):
+        return chosen.row_writer(scheme, packed, scales, zeros)
+
+    def write(x: Tensor, row: int, scale_row: int) -> None:
+        blocks = chosen.quantize(x, scheme, -1, None)
+        pairs = ((packed, row, blocks.packed), (scales, scale_row, blocks.scales))
+        for buffer, first, made in (*pairs, (zeros, scale_row, blocks.zeros)):
+            if buffer is not None:
+                buffer.narrow(2, first, made.shape[2]).copy_(made)
+
+    return write
 
 
 def dequantize(blocks: MXBlocks, dtype: torch.dtype = torch.float32, *, backend: str = "auto") -> Tensor:
@@ -104,15 +112,15 @@ def dequantize(blocks: MXBlocks, dtype: torch.dtype = torch.float32, *, backend:
     return _load(pick(backend, blocks.packed.device)).dequantize(blocks, dtype)
 
 
-def unpack(part: Part, dtype: torch.dtype, *, backend: str = "auto") -> Tensor:
+def unpack(part: Part | HeldPart, dtype: torch.dtype, *, backend: str = "auto") -> Tensor:
     """Return the tensor `[batch, kv_heads, tokens, head_dim]` that a part stands for."""
-    return part.unpacked(dtype, lambda blocks, to: dequantize(blocks, to, backend=backend))
+    return part_of(part).unpacked(dtype, lambda blocks, to: dequantize(blocks, to, backend=backend))
 
 
 def attend(
     query: Tensor,
-    key: Part,
-    value: Part,
+    key: Part | HeldPart,
+    value: Part | HeldPart,
     *,
     scaling: float,
     mask: Tensor | None = None,
@@ -139,6 +147,8 @@ def attend(
         ValueError: where lengths or heads do not fit each other, or for a backend that cannot run here.
     """
     chosen = _load(pick(backend, query.device))
+    if not getattr(chosen, "READS_HELD", False):
+        key, value = part_of(key), part_of(value)
     return chosen.attend(query, key, value, scaling=scaling, mask=mask, softcap=softcap, sinks=sinks)
 
 

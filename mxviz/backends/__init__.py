@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from mxviz.formats import ScaleFormat, Scheme
 from mxviz.quantize import MXBlocks
 
 
@@ -52,3 +53,80 @@ class Part(NamedTuple):
             else:
                 parts[1] = dequantize(self.blocks, torch.float32) @ self.rotation.float().mT
         return torch.cat([x.to(dtype) for x in parts if x is not None], dim=-2)
+
+
+class Span(NamedTuple):
+    """Rows `start` to `end` - 1 of a cache's buffer `[batch, kv_heads, rows, width]`, which may be None.
+
+    `serial` is the buffer's own number: another buffer, though it may lie where one was, has another.
+    """
+
+    buffer: Tensor | None
+    start: int
+    end: int
+    serial: int
+
+    @property
+    def view(self) -> Tensor | None:
+        """The rows, None where there are none."""
+        rows = self.end - self.start
+        return self.buffer.narrow(2, self.start, rows) if rows else None
+
+
+class HeldPart:
+    """A `Part` as a cache hands it out at every step: where its rows are, the views made when asked for.
+
+    Args:
+        spans: sinks, tail, packed, scales and zeros, in this order; scales are None where all tokens share
+            `fixed`.
+        shape: `[batch, kv_heads, tokens, head_dim]`.
+        packed_tokens: tokens in the packed span.
+        scheme: what they are packed as.
+        fixed: scales that all tokens share; for NVFP4 its global scale.
+        rotation: as in `Part`.
+        memo: belongs to the cache's part and outlives the step: a backend keeps there what it knows of the
+            buffers.
+    """
+
+    __slots__ = ("_part", "fixed", "memo", "packed_tokens", "rotation", "scheme", "shape", "spans")
+
+    def __init__(
+        self,
+        spans: tuple[Span, Span, Span, Span, Span],
+        shape: tuple[int, int, int, int],
+        packed_tokens: int,
+        scheme: Scheme,
+        fixed: Tensor | None,
+        rotation: Tensor | None,
+        memo: dict[str, object],
+    ) -> None:
+        self.spans, self.shape, self.packed_tokens = spans, shape, packed_tokens
+        self.scheme, self.fixed, self.rotation, self.memo = scheme, fixed, rotation, memo
+        self._part: Part | None = None
+
+    def as_part(self) -> Part:
+        """Return views of the rows; they keep their values until the cache is cropped."""
+        if self._part is None:
+            sinks, tail, *_ = self.spans
+            self._part = Part(sinks.view, self._blocks(), tail.view, self.rotation)
+        return self._part
+
+    def _blocks(self) -> MXBlocks | None:
+        _, _, packed, scales, zeros = self.spans
+        if not self.packed_tokens:
+            return None
+        batch, heads, _, dim = self.shape
+        return MXBlocks(
+            packed.view,
+            self.fixed if scales.buffer is None else scales.view,
+            self.scheme,
+            torch.Size((batch, heads, self.packed_tokens, dim)),
+            self.scheme.axis.dim,
+            self.fixed if self.scheme.scale is ScaleFormat.E4M3 else None,
+            zeros.view,
+        )
+
+
+def part_of(held: Part | HeldPart) -> Part:
+    """Return a part with its views."""
+    return held if isinstance(held, Part) else held.as_part()

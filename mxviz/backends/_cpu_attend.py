@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mxviz.backends import Part
+from mxviz.backends import HeldPart, Part
 from mxviz.backends import _numba_host as host
-from mxviz.backends._cpu_plan import WIDTHS, address, buffer, kernels, plan_of
-from mxviz.formats import Axis
+from mxviz.backends._cpu_held import described
+from mxviz.backends._cpu_plan import WIDTHS, address, buffer, kernels
 
 SPLIT = 512
 """Tokens of a split. Fixed, so that the sums are taken in the same order on any number of threads."""
@@ -19,8 +20,8 @@ SPLIT = 512
 
 def attend(
     query: Tensor,
-    key: Part,
-    value: Part,
+    key: Part | HeldPart,
+    value: Part | HeldPart,
     *,
     scaling: float,
     mask: Tensor | None = None,
@@ -41,7 +42,7 @@ def attend(
     mask_kind, mask, mask_strides = _mask(mask, (batch, query_heads, queries, total))
     sinks = None if sinks is None else sinks.detach().float().contiguous()
     held: list[Tensor | None] = []  # keeps copies that the kernels read alive
-    (key_at, key_plan), (value_at, value_plan) = _held(key, held), _held(value, held)
+    (key_at, key_plan), (value_at, value_plan) = described(key, held), described(value, held)
     wide, outputs = apart * width, batch * query_heads * queries
     sums = outputs * splits * wide  # behind the sums of every split for each row: its maximum and its weight
     acc, out = buffer((sums + outputs * splits * 2,)), buffer((batch, query_heads, queries, wide))
@@ -69,9 +70,9 @@ def _bits(number: float) -> int:
     return int.from_bytes(struct.pack("<f", number), "little", signed=True)
 
 
-def _check(query: Tensor, key: torch.Size, value: torch.Size, mask: Tensor | None) -> None:
+def _check(query: Tensor, key: Sequence[int], value: Sequence[int], mask: Tensor | None) -> None:
     batch, heads, tokens, dim = key
-    if (batch, heads, tokens) != value[:3]:
+    if (batch, heads, tokens) != tuple(value[:3]):
         raise ValueError(
             f"keys {tuple(key)} and values {tuple(value)} came; "
             "expected one value for each key: they may differ in head_dim alone"
@@ -93,43 +94,3 @@ def _mask(mask: Tensor | None, shape: tuple[int, ...]) -> tuple[int, Tensor | No
         return 2, mask, mask.expand(shape).stride()
     mask = mask.float()
     return 1, mask, mask.expand(shape).stride()
-
-
-_NOTHING = (0, 0, 0, 0, 0, 0)
-
-
-def _exact(x: Tensor | None, kept: list) -> tuple[int, ...]:
-    if x is None or x.shape[-2] == 0:
-        return _NOTHING
-    if x.stride(-1) != 1 and x.shape[-1] != 1:
-        x = x.detach().contiguous()
-        kept.append(x)
-    return (x.data_ptr(), WIDTHS[x.dtype], *x.stride()[:3], x.shape[-2])
-
-
-def _held(part: Part, kept: list) -> tuple[np.ndarray, np.ndarray]:
-    """A part as the kernels' `Held` and `Plan`; copies that had to be made go into `kept`."""
-    exact, blocks = _exact(part.sink, kept) + _exact(part.tail, kept), part.blocks
-    if blocks is None:
-        return np.array((*exact, *[0] * 13, part.shape[-1], 0), np.int64), np.zeros(16, np.int64)
-    packed, scales, zeros, given = blocks.packed, blocks.scales, blocks.zeros, blocks.global_scale
-    blocked = blocks.scheme.is_blocked
-    if blocks.axis not in ((-1, -2) if blocked else (-1,)):
-        raise ValueError(
-            f"{blocks.scheme} packed along dimension {blocks.axis} came; expected -1"
-            + (" or -2" if blocked else "")
-        )
-    if not blocked:
-        scales = scales.expand(blocks.shape)
-    if packed.stride(-1) != 1:
-        packed = packed.contiguous()
-    if scales.stride(-1) > 1 or (zeros is not None and zeros.stride() != scales.stride()):
-        scales, zeros = scales.contiguous(), None if zeros is None else zeros.contiguous()
-    kept += (packed, scales, zeros)
-    _, _, tokens, dim = blocks.shape
-    numbers = (
-        *exact, packed.data_ptr(), *packed.stride()[:3], tokens, scales.data_ptr(), address(zeros),
-        *scales.stride(), address(given), 0 if given is None or given.shape[0] == 1 else given.stride(0),
-        dim, blocks.axis == Axis.TOKEN.dim,
-    )  # fmt: skip
-    return np.array(numbers, np.int64), plan_of(blocks.scheme).array

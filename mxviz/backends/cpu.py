@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.util import find_spec
 
 import torch
@@ -17,6 +18,9 @@ from mxviz.formats import SCHEMES, Reach, ScaleFormat, Scheme
 from mxviz.quantize import MXBlocks, packed_bytes
 
 __all__ = ["attend", "dequantize", "is_compiled", "missing", "quantize", "supports", "threads", "warm_up"]
+
+READS_HELD = True
+"""`attend` takes a `HeldPart` as it is."""
 
 _CHUNK = 64  # tokens over which one thread measures the channels of `@channel`
 
@@ -98,17 +102,28 @@ def quantize(x: Tensor, scheme: Scheme, axis: int, frozen: Tensor | None) -> MXB
     return MXBlocks(packed, scales, scheme, shape, axis, given, zeros)
 
 
-def quantize_into(x: Tensor, scheme: Scheme, packed: Tensor, scales: Tensor, zeros: Tensor | None) -> None:
-    """Write what `quantize` would return into rows of bigger buffers; see `mxviz.ops.quantize_into`."""
-    plan = plan_of(scheme)
-    x = _dense(x.detach())
-    _, heads, tokens, dim = x.shape
-    room = packed.stride(1) // packed.shape[3]
-    arguments = (
-        x.data_ptr(), WIDTHS[x.dtype], *x.stride()[:3], heads, tokens, dim, room, packed.data_ptr(),
-        scales.data_ptr(), address(zeros), 0, 0, 0, 0, 0, plan.array,
-    )  # fmt: skip
-    host.spread(kernels().quantize.quantize_rows, arguments, _units(plan, -1, x.shape), x.numel())
+def row_writer(
+    scheme: Scheme, packed: Tensor, scales: Tensor, zeros: Tensor | None
+) -> Callable[[Tensor, int, int], None]:
+    """See `mxviz.ops.row_writer`."""
+    plan, kernel = plan_of(scheme), kernels().quantize.quantize_rows
+    numbers, room = plan.array, packed.shape[2]
+    scale_bytes = scales.shape[3] * scales.element_size()
+    packed_at, packed_step = packed.data_ptr(), packed.shape[3]
+    scales_at, zeros_at = scales.data_ptr(), address(zeros)
+
+    def write(x: Tensor, row: int, scale_row: int) -> None:
+        x = _dense(x.detach())
+        _, heads, tokens, dim = shape = x.shape
+        scale_at = scale_row * scale_bytes
+        arguments = (
+            x.data_ptr(), WIDTHS[x.dtype], *x.stride()[:3], heads, tokens, dim, room,
+            packed_at + row * packed_step, scales_at + scale_at, zeros_at and zeros_at + scale_at,
+            0, 0, 0, 0, 0, numbers,
+        )  # fmt: skip
+        host.spread(kernel, arguments, _units(plan, -1, shape), shape.numel())
+
+    return write
 
 
 def _row_amax(source: tuple, shape: torch.Size, finite_only: bool) -> Tensor:
