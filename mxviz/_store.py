@@ -210,9 +210,8 @@ class PartStore:
             newest: tokens that are not held (yet) and stand behind what is, exact.
         """
         held = self.held_part().as_part()
-        if newest is None:
-            return held
-        return held._replace(tail=newest if held.tail is None else torch.cat((held.tail, newest), dim=-2))
+        tail = newest if newest is None or held.tail is None else torch.cat((held.tail, newest), dim=-2)
+        return held if newest is None else held._replace(tail=tail)
 
     def _unpack(self, blocks: MXBlocks) -> Tensor:
         if not self.turned:
