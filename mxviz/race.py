@@ -27,7 +27,7 @@ from mxviz.quantize import MXBlocks, decode_scale
 Row = dict[str, str | float | None]
 
 _STACKED = 1 << 20  # elements that go through all passes together
-_PIECE = 1 << 15  # elements of the float64 buffer that squares are made in
+_PIECE = 1 << 16  # elements of the float64 buffer that squares are made in
 
 
 def race_schemes() -> Iterator[Scheme]:
@@ -91,11 +91,11 @@ def pareto(points: Iterable[tuple[float | None, float | None]]) -> list[int]:
         for index, (cost, value) in enumerate(points)
         if cost is not None and value is not None and cost == cost and value == value
     ]
-    best, front = -np.inf, []
+    best, front = None, []
     for _, same in groupby(sorted(known, key=lambda p: (p[0], -p[1])), key=lambda p: p[0]):
         row = list(same)
         top = row[0][1]
-        if top > best:
+        if best is None or top > best:
             front += [index for _, value, index in row if value == top]
             best = top
     return front
