@@ -91,7 +91,8 @@ def sentence(view: BlockView) -> str:
         which = f"{zeros[1] or 'None'} of {these} {'lands' if zeros[1] < 2 else 'land'} on zero"
         if zeros[1] == count > 1:
             which = f"All {count} of these {view.part}s land on zero"
-        return f"{which} under {_ONE[single.scheme.reach]}, {zeros[0] or 'none'} under {own}"
+        end = "; here they are stored exactly" if micro.exact.all() else f", {zeros[0] or 'none'} under {own}"
+        return f"{which} under {_ONE[single.scheme.reach]}{end}"
     if micro.exact.all():
         return f"{these[0].upper()}{these[1:]} {'are' if count > 1 else 'is'} stored exactly"
     beyond = [int(lane.clipped.sum()) for lane in (micro, single)]
@@ -180,9 +181,9 @@ def _own(view: BlockView) -> str:
 
 
 def _on_ruler(view: BlockView, ruled: Ruled) -> Ruler:
-    return Ruler(
-        _heading(view, ruled), ruled.ticks, ruled.values, ruled.decoded, ruled.flushed, ruled.clipped
-    )
+    said = f"rotated {view.part}" if ruled.rotated else ""
+    kept = (ruled.ticks, ruled.values, ruled.decoded, ruled.flushed, ruled.clipped)
+    return Ruler(_heading(view, ruled), *kept, said)
 
 
 def _heading(view: BlockView, ruled: Ruled) -> str:
@@ -226,7 +227,7 @@ def _scale(ruled: Ruled) -> str:
     if is_broken(ruled):
         return "NaN"
     scale = ruled.block_scale * (1.0 if ruled.global_scale is None else ruled.global_scale)
-    zero = "" if ruled.zero is None else f" from {_plain(ruled.zero)}"
+    zero = "" if ruled.zero is None else f", zero point {_plain(ruled.zero)}"
     return (power_words(scale) if ruled.scheme.scale is ScaleFormat.E8M0 else _plain(scale)) + zero
 
 

@@ -93,6 +93,7 @@ def test_sinks_skipped_layers_and_none_are_stored_exactly() -> None:
         view = block_view(capture, 1, 1, "key", token, 3, recipe, "fp4@tensor")
         assert len(view.x) == count and view.micro.exact.all() and not view.single.exact.any()
         np.testing.assert_array_equal(view.micro.decoded, view.x)
+        assert "stored exactly" in pictures.sentence(view)
         assert "exact" in pictures.cards(view)[0][1] and set(pictures.table(view)["own: code"]) == {""}
     view = block_view(capture, 1, 1, "key", 5, 3, "mxfp4:axis=token;sink=4")
     assert (view.tokens[0], view.tokens[-1], view.at) == (4, 35, 1)

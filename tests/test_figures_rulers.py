@@ -118,6 +118,13 @@ def test_two_frames_are_two_rows() -> None:
     rows = [t for t in fig.data if t.name == "values"]
     assert len(rows) == 2 and np.mean(rows[0].y) > np.mean(rows[1].y)
     assert all("own scale" not in text for _, text in rows[0].customdata)
+    fig = two_rulers(micro._replace(said="rotated"), single, list("abcde"), title="t")
+    assert [name.split(">")[1] for name in fig.layout.yaxis.ticktext] == [
+        "one scale</b",
+        "own scale</b",
+        "exact value</b",
+        "rotated</b",
+    ]
 
 
 @pytest.mark.parametrize("near", [True, False])

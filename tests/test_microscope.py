@@ -230,3 +230,15 @@ def test_a_click_says_where(monkeypatch) -> None:
         clicks(key)
         click()
         assert place.get(capture, run)[3:] == (63, 3), "nothing chosen changes nothing"
+
+
+def test_outlier_channels_of_the_head_are_named(monkeypatch) -> None:
+    capture = made_capture(token_texts=tuple(f"<t{i}>" for i in range(71)))
+    x = abs(capture.keys[1].numpy())
+    peak = int(x[1, :, 7].argmax())
+    at = opened(monkeypatch, capture)
+    said = f"peaks at {x[1, peak, 7]:.4g}, {x[1].max() / float(capture.keys[1].abs().median()):.0f} times"
+    assert said in html(at) and f"at token {peak} (&lt;t{peak}&gt;), and is high at 100%" in html(at)
+    assert "RoPE turns it with channel 27" in html(at)
+    control(at, "button_group", "KV head").set_value(0).run()
+    assert any("None: no channel peaks" in caption.value for caption in at.caption)

@@ -176,3 +176,21 @@ def test_the_same_block_can_be_clicked_again(page: Page) -> None:
     expect_said(page, "channel 5:")
     click(page, "head", "blocks", [32, 31])
     expect_said(page, "token (3[2-9]|[45]\\d|6[0-3]), channel 31:")
+
+
+def test_the_table_is_walked_with_arrow_keys(page: Page) -> None:
+    settled(page)
+    box = page.get_by_label("Token", exact=True)
+    box.fill("40")
+    box.press("Enter")
+    expect_said(page, "token 40, channel 31:")
+    table = page.locator("[data-testid=stDataFrame] canvas").first
+    table.scroll_into_view_if_needed()
+    page.wait_for_timeout(300)
+    at = table.bounding_box()
+    page.mouse.click(at["x"] + 60, at["y"] + 35 + 17)  # the first row under the head
+    expect_said(page, "token 32, channel 31:")
+    page.keyboard.press("ArrowDown")
+    expect_said(page, "token 33, channel 31:")
+    page.keyboard.press("ArrowDown")
+    expect_said(page, "token 34, channel 31:")

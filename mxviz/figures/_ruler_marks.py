@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -35,6 +34,7 @@ class Ruler(NamedTuple):
         landed: what it reads as afterwards.
         flushed: which became zero without being zero.
         clipped: which lie beyond the end of the ruler.
+        said: what the values are, where the two rulers store different ones; plain text.
     """
 
     heading: str
@@ -43,6 +43,7 @@ class Ruler(NamedTuple):
     landed: NDArray[np.float32]
     flushed: NDArray[np.bool_]
     clipped: NDArray[np.bool_]
+    said: str = ""
 
 
 def draw_ruler(
@@ -182,7 +183,7 @@ def _draw_landed(frame: Frame, lane: str, ruler: Ruler, inside: NDArray[np.bool_
                 name=f"{lane} landed {fate}".strip(),
             )
         )
-    if count := int((there & ruler.flushed).sum()):
+    if (count := int(ruler.flushed.sum())) and (there & ruler.flushed).any():
         frame.note(
             f"{count} became zero",
             **{"x": 0, "xref": "x", "xshift": 12, "yref": "y", "yanchor": "middle"},
@@ -226,8 +227,8 @@ def draw_values(frame: Frame, ruler: Ruler, heights: NDArray[np.float64], hovers
             )
 
 
-def draw_ring(frame: Frame, value: float, height: float, name: str) -> None:
-    """Ring the value that is looked at and write its name beside it; nothing where it is out of sight."""
+def draw_ring(frame: Frame, value: float, height: float, name: str, up: int = 44) -> None:
+    """Ring the value that is looked at, its name `up` pixels above; nothing where it is out of sight."""
     low, high = frame.fig.layout.xaxis.range
     if not low <= value <= high:
         return
@@ -246,38 +247,11 @@ def draw_ring(frame: Frame, value: float, height: float, name: str) -> None:
     frame.note(
         f"{escape(name)}: {number(float(value), 4)}",
         **{"x": float(value), "xref": "x", "y": float(height), "yref": "y"},
-        **{"showarrow": True, "ax": 0, "ay": -44, "arrowhead": 0, "arrowwidth": 1.5, "standoff": 9},
+        **{"showarrow": True, "ax": 0, "ay": -up, "arrowhead": 0, "arrowwidth": 1.5, "standoff": 9},
         xanchor="left" if side < 0.2 else "right" if side > 0.8 else "center",
+        xshift=6 if side < 0.2 else -6 if side > 0.8 else 0,
         font={"size": frame.sizes.tick, "color": frame.theme.ink, "weight": 700},
         bgcolor=faded(frame.theme.paper, 0.9),
         arrowcolor=frame.theme.ink,
         name="ring",
-    )
-
-
-def legend_entries(rulers: Sequence[Ruler], kind: str) -> dict[str, str]:
-    """Return the marks that occur, name to symbol, without colour: the colours belong to the rulers."""
-    landed = any((np.isfinite(r.landed) & ~(r.flushed | r.clipped)).any() for r in rulers)
-    entries = {
-        f"exact {kind}": ("circle", True),
-        "stored as": ("square", landed),
-        "became zero": ("x", any(r.flushed.any() for r in rulers)),
-        "clipped": ("triangle-right", any(r.clipped.any() for r in rulers)),
-    }
-    return {name: symbol for name, (symbol, there) in entries.items() if there}
-
-
-def draw_legend(frame: Frame, entries: dict[str, str]) -> None:
-    """Put the names of the marks at the foot."""
-    for i, (name, symbol) in enumerate(entries.items()):
-        marker = {"symbol": symbol, "color": frame.theme.ink if i else frame.theme.exact, "size": 10}
-        frame.fig.add_trace(go.Scatter(x=[None], y=[None], mode="markers", name=name, marker=marker))
-    frame.fig.update_layout(
-        showlegend=True,
-        legend={
-            **{"orientation": "h", "itemclick": False, "itemdoubleclick": False},
-            **{"x": 1, "xref": "paper", "xanchor": "right", "bgcolor": "rgba(0,0,0,0)"},
-            **{"y": frame.y(frame.height - 6), "yref": "paper", "yanchor": "bottom"},
-            "font": {"size": frame.sizes.tick, "color": frame.theme.ink},
-        },
     )

@@ -14,11 +14,9 @@ from mxviz.figures._ruler_marks import (
     TOP,
     WORDS,
     Ruler,
-    draw_legend,
     draw_ring,
     draw_ruler,
     draw_values,
-    legend_entries,
 )
 from mxviz.figures._titled import titled
 from mxviz.figures._traces import number
@@ -81,10 +79,11 @@ def two_rulers(
         foot=100 if compact else 84,
     )
     low, high = span(micro, single, near)
-    apart = 0.16 * (micro.values.tobytes() != single.values.tobytes())  # a frame of its own for each
+    apart = 0.24 * (micro.values.tobytes() != single.values.tobytes())  # a row of its own for each
     step = 12 * (high - low) / frame.plot_width
     heights = {lane: apart * ROWS[lane] + _lifts(ruler.values, step) for lane, ruler in rulers.items()}
-    _axes(frame, low, high, near, kind)
+    _axes(frame, low, high, near)
+    _row_names(frame, rulers, apart, "exact" if compact else f"exact {kind}")
     for lane, ruler in rulers.items():
         inside = np.isfinite(ruler.values) & (ruler.values >= low) & (ruler.values <= high)
         draw_ruler(frame, lane, ruler, inside, heights[lane])
@@ -92,8 +91,8 @@ def two_rulers(
         told = {lane: rulers[lane]} if apart else rulers
         draw_values(frame, rulers[lane], heights[lane], _hovers(told, names))
         if at is not None:
-            draw_ring(frame, rulers[lane].values[at], heights[lane][at], names[at])
-    draw_legend(frame, legend_entries(list(rulers.values()), kind))
+            draw_ring(frame, rulers[lane].values[at], heights[lane][at], names[at], 22 if apart else 44)
+    _legend(frame, _marks(list(rulers.values()), kind))
     return frame.finish("rulers", _alt(rulers, kind), None)
 
 
@@ -119,12 +118,13 @@ def span(micro: Ruler, single: Ruler, near: bool) -> tuple[float, float]:
 def _wide(ruler: Ruler) -> Ruler:
     """Return a ruler in float64, where the room around float32's largest values can be computed."""
     floats = (np.asarray(array, dtype=np.float64) for array in (ruler.ticks, ruler.values, ruler.landed))
-    return Ruler(ruler.heading, *floats, np.asarray(ruler.flushed, bool), np.asarray(ruler.clipped, bool))
+    flags = (np.asarray(array, dtype=bool) for array in (ruler.flushed, ruler.clipped))
+    return Ruler(ruler.heading, *floats, *flags, ruler.said)
 
 
 def _check(rulers: dict[str, Ruler], names: Sequence[str], at: int | None) -> None:
     for lane, ruler in rulers.items():
-        lengths = {len(array) for array in ruler[2:]}
+        lengths = {len(array) for array in ruler[2:6]}
         if lengths != {len(names)}:
             raise ValueError(
                 f"the {lane} ruler has arrays of {sorted(lengths)} values and there are {len(names)} names"
@@ -144,12 +144,8 @@ def _lifts(values: NDArray[np.float32], step: float) -> NDArray[np.float64]:
     return lifts
 
 
-def _axes(frame: Frame, low: float, high: float, near: bool, kind: str) -> None:
+def _axes(frame: Frame, low: float, high: float, near: bool) -> None:
     theme, size = frame.theme, frame.sizes.tick
-    words = {lane: WORDS[lane] for lane in ROWS} | {"exact": f"exact {kind}"}
-    if frame.compact:
-        words["exact"] = "exact"
-    colours = {"single": theme.single, "micro": theme.micro, "exact": theme.exact}
     frame.fig.update_layout(
         hoverdistance=16,
         xaxis={
@@ -162,11 +158,50 @@ def _axes(frame: Frame, low: float, high: float, near: bool, kind: str) -> None:
                 "standoff": 6,
             },
         },
-        yaxis={
-            **{"range": [-TOP, TOP], "fixedrange": True, "showgrid": False, "zeroline": False},
-            **{"tickmode": "array", "tickvals": [*ROWS.values(), 0], "ticks": ""},
-            "ticktext": [f'<b style="color:{colours[lane]}">{words[lane]}</b>' for lane in (*ROWS, "exact")],
-            "tickfont": {"size": size},
+        yaxis={"range": [-TOP, TOP], "fixedrange": True, "showgrid": False, "zeroline": False, "ticks": ""},
+    )
+
+
+def _row_names(frame: Frame, rulers: dict[str, Ruler], apart: float, exact: str) -> None:
+    """Name the two rulers and the values between them, in their colours."""
+    theme = frame.theme
+    rows = [(ROWS[lane], WORDS[lane], getattr(theme, lane)) for lane in rulers]
+    if apart:
+        rows += [(apart * ROWS[lane], ruler.said or exact, theme.exact) for lane, ruler in rulers.items()]
+    else:
+        rows.append((0.0, exact, theme.exact))
+    frame.fig.update_yaxes(
+        tickmode="array",
+        tickvals=[at for at, _, _ in rows],
+        ticktext=[f'<b style="color:{colour}">{escape(name)}</b>' for _, name, colour in rows],
+        tickfont={"size": frame.sizes.tick},
+    )
+
+
+def _marks(rulers: Sequence[Ruler], kind: str) -> dict[str, str]:
+    """Return the marks that occur, name to symbol, without colour: the colours belong to the rulers."""
+    landed = any((np.isfinite(r.landed) & ~(r.flushed | r.clipped)).any() for r in rulers)
+    entries = {
+        f"exact {kind}": ("circle", True),
+        "stored as": ("square", landed),
+        "became zero": ("x", any(r.flushed.any() for r in rulers)),
+        "clipped": ("triangle-right", any(r.clipped.any() for r in rulers)),
+    }
+    return {name: symbol for name, (symbol, there) in entries.items() if there}
+
+
+def _legend(frame: Frame, entries: dict[str, str]) -> None:
+    """Put the names of the marks at the foot."""
+    for i, (name, symbol) in enumerate(entries.items()):
+        marker = {"symbol": symbol, "color": frame.theme.ink if i else frame.theme.exact, "size": 10}
+        frame.fig.add_trace(go.Scatter(x=[None], y=[None], mode="markers", name=name, marker=marker))
+    frame.fig.update_layout(
+        showlegend=True,
+        legend={
+            **{"orientation": "h", "itemclick": False, "itemdoubleclick": False},
+            **{"x": 1, "xref": "paper", "xanchor": "right", "bgcolor": "rgba(0,0,0,0)"},
+            **{"y": frame.y(frame.height - 6), "yref": "paper", "yanchor": "bottom"},
+            "font": {"size": frame.sizes.tick, "color": frame.theme.ink},
         },
     )
 

@@ -12,7 +12,7 @@ from mxviz.capture import Capture
 from mxviz.figures import alt_text
 from mxviz.figures.labels import visible
 from mxviz.outliers import layer_channel_outliers
-from mxviz.pictures import see
+from mxviz.page import literal
 from mxviz.views import place, style
 from mxviz.views.overview import CONFIG, point
 from mxviz.views.switches import Look
@@ -103,25 +103,19 @@ def _clicked(look: Look, run: str) -> None:
 
 def _list_outliers(capture: Capture, seen: place.Place) -> None:
     """List the outlier channels of the head, with the token at which each peaks."""
-    found = layer_channel_outliers(capture.part(seen.part, seen.layer), seen.part, seen.layer)
-    rows = [row for row in found if row.head == seen.head]
+    x = capture.part(seen.part, seen.layer)
+    rows = [row for row in layer_channel_outliers(x, seen.part, seen.layer) if row.head == seen.head]
     if not rows:
         st.caption("None: no channel peaks at ten times the layer's median and stays high.")
         return
-    view, _, _ = see(capture, seen.layer, seen.head, seen.part)
-    peaks = [int(abs(view.x[:, row.channel]).argmax()) for row in rows]
-    table = {
-        "channel": [row.channel for row in rows],
-        "peak |x|": [row.amax for row in rows],
-        "× median": [row.ratio_to_median for row in rows],
-        "peaks at token": [f"{i}: {visible(view.tokens[i])}" for i in peaks],
-        "high at": [100 * row.share_of_tokens for row in rows],
-    }
-    if seen.part == "key":
-        table["RoPE partner"] = [row.partner for row in rows]
-    formats = {
-        "peak |x|": st.column_config.NumberColumn(format="%.1f"),
-        "× median": st.column_config.NumberColumn(format="%.0f×"),
-        "high at": st.column_config.NumberColumn("high at (share of tokens)", format="%.0f %%"),
-    }
-    st.dataframe(table, hide_index=True, column_config=formats, width="stretch")
+    lines = []
+    for row in sorted(rows, key=lambda row: -row.amax):
+        peak = int(x[row.head, :, row.channel].float().abs().nan_to_num(0.0, 0.0, 0.0).argmax())
+        text = visible(capture.token_texts[peak])
+        partner = "" if row.partner is None else f"; RoPE turns it with channel {row.partner}"
+        lines.append(
+            f"<li><b>channel {row.channel}</b> peaks at {row.amax:.4g}, {row.ratio_to_median:.0f} times the "
+            f"median, at token {peak} ({literal(text)}), and is high at {row.share_of_tokens:.0%} of the "
+            f"tokens{partner}</li>"
+        )
+    st.html(f"<ul>{''.join(lines)}</ul>")
