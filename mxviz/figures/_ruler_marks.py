@@ -249,7 +249,6 @@ def draw_ring(frame: Frame, value: float, height: float, name: str, up: int = 44
         **{"x": float(value), "xref": "x", "y": float(height), "yref": "y"},
         **{"showarrow": True, "ax": 0, "ay": -up, "arrowhead": 0, "arrowwidth": 1.5, "standoff": 9},
         xanchor="left" if side < 0.2 else "right" if side > 0.8 else "center",
-        xshift=6 if side < 0.2 else -6 if side > 0.8 else 0,
         font={"size": frame.sizes.tick, "color": frame.theme.ink, "weight": 700},
         bgcolor=faded(frame.theme.paper, 0.9),
         arrowcolor=frame.theme.ink,
