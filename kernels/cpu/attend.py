@@ -201,13 +201,14 @@ def attend_split(
         apart: 2 where values of the packed part are summed apart from the exact ones, else 1.
         place: (batch, KV head); outer is their number among all.
         tile: tokens that are decoded at once.
-        scratch: addresses of codes, divisors, offsets of keys and of values, numbers, scores and sums.
+        scratch: addresses of codes, divisors, offsets, numbers, scores, sums and maxima.
         acc, sums: addresses of the rows' sums of this split, `apart · value dim` floats and then maximum and
             weight, with the bytes from one row to the next.
     """
     wide = apart * value[Held.DIM]
     key_shift, value_shift = steps_shift(key, key_plan), steps_shift(value, value_plan)
-    codes, divisors, key_offsets, value_offsets, numbers, scores, weighted, tops = scratch
+    codes, divisors, offsets, numbers, scores, weighted, tops = scratch
+    decoding = (codes, divisors, offsets)
     sums_of, top, weight = f32(weighted), f32(tops), f32(tops + 4 * ROWS)
     for i in range(count * wide):
         sums_of[i] = np.float32(0.0)
@@ -217,8 +218,7 @@ def attend_split(
     for t0 in range(begin, stop, tile):
         t1 = min(t0 + tile, stop)
         _score_tile(
-            key, key_plan, key_shift, place, t0, t1, (query, turned), 0, count,
-            (codes, divisors, key_offsets), numbers, scores,
+            key, key_plan, key_shift, place, t0, t1, (query, turned), 0, count, decoding, numbers, scores,
         )  # fmt: skip
         for r in range(count):
             inner, position = divmod(r0 + r, queries)
@@ -228,8 +228,7 @@ def attend_split(
             highest = _masked(row_scores, t1 - t0, at, mask_kind, mk, softcap)
             top[r], weight[r] = _soften(row_scores, t1 - t0, highest, top[r], weight[r], row_sums, wide)
         _weigh_tile(
-            value, value_plan, value_shift, place, t0, t1, apart, count,
-            (codes, divisors, value_offsets), numbers, scores, weighted,
+            value, value_plan, value_shift, place, t0, t1, apart, count, decoding, numbers, scores, weighted,
         )  # fmt: skip
     for r in range(count):
         out, both = f32(acc[0] + r * acc[1]), f32(sums[0] + r * sums[1])

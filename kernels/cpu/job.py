@@ -108,7 +108,8 @@ def _work(address):
         tile //= 2
     most, wide = max(tile * max(dim, width), PARTIAL), apart * width
     codes = np.empty(most + 4, np.uint8)
-    floats = np.zeros(4 * most + ROWS * (TILE + wide + dim + 2), np.float32)
+    at_once = min(ROWS, rows)
+    floats = np.empty(3 * most + at_once * (TILE + wide + dim) + 2 * ROWS, np.float32)
     mask_strides = (job[Job.MASK_B], job[Job.MASK_H], job[Job.MASK_Q], job[Job.MASK_K])
     softcap = float_of(np.int32(job[Job.SOFTCAP]))
     while True:
@@ -122,16 +123,15 @@ def _work(address):
         count = min(ROWS, rows - r0)
         # Addresses are taken in the loop: an array that is not used behind them would be freed under them.
         numbers, codes_at = np.int64(floats.ctypes.data), np.int64(codes.ctypes.data)
-        scores = numbers + 16 * most
-        weighted = scores + 4 * ROWS * TILE
-        query = weighted + 4 * ROWS * wide
-        tops = query + 4 * ROWS * dim
+        scores = numbers + 12 * most
+        weighted = scores + 4 * at_once * TILE
+        query = weighted + 4 * at_once * wide
+        tops = query + 4 * at_once * dim
         _rows(job, place, r0, count, dim, query)
         row = outer * rows + r0
         turned = job[Job.TURNED] + 4 * row * dim if job[Job.TURNED] else query
         scratch = (
-            codes_at, numbers + 4 * most, numbers + 8 * most, numbers + 12 * most, numbers, scores, weighted,
-            tops,
+            codes_at, numbers + 4 * most, numbers + 8 * most, numbers, scores, weighted, tops,
         )  # fmt: skip
         at = row * splits + part
         attend_split(

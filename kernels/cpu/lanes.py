@@ -15,6 +15,8 @@ from numba.extending import intrinsic
 LANES = 16
 """Numbers of a vector; a row and a block have to be whole multiples."""
 
+_UNROLLED = 4  # vectors of a key between two tests for its end
+
 _I8, _I64, _F32 = ir.IntType(8), ir.IntType(64), ir.FloatType()
 _LOOSE = ("reassoc", "contract", "nsz")
 
@@ -84,13 +86,21 @@ def make_dots(rows):
         def codegen(context, builder, signature, args):
             queries, stride, steps, scales, vectors, shift, out, out_stride = args
             sums = _variables(builder, rows)
-            with cgutils.for_range(builder, vectors) as loop:
-                scale = _at(builder, scales, builder.lshr(loop.index, shift), 4)
-                key = _scaled_steps(builder, _at(builder, steps, loop.index, LANES), scale)
-                here = _at(builder, queries, loop.index, 4 * LANES)
+
+            def add(index):
+                scale = _at(builder, scales, builder.lshr(index, shift), 4)
+                key = _scaled_steps(builder, _at(builder, steps, index, LANES), scale)
+                here = _at(builder, queries, index, 4 * LANES)
                 for r in range(rows):
                     row = builder.add(here, builder.mul(stride, ir.Constant(_I64, r)))
                     _add_product(builder, sums[r], key, _load(builder, row, _vector()))
+
+            whole = builder.and_(vectors, ir.Constant(_I64, -_UNROLLED))
+            with cgutils.for_range_slice(builder, _I64(0), whole, _I64(_UNROLLED)) as (index, _):
+                for i in range(_UNROLLED):
+                    add(builder.add(index, _I64(i)))
+            with cgutils.for_range_slice(builder, whole, vectors, _I64(1)) as (index, _):
+                add(index)
             for r in range(rows):
                 total = builder.load(sums[r])
                 low, high = (_pick(builder, total, total, range(i, i + 8)) for i in (0, 8))

@@ -58,7 +58,7 @@ def fill(held, plan, segment, place, begin, end, scratch, out):
     """Write tokens begin … end - 1 of one segment, counted from its start, as float32 rows to an address.
 
     place is (batch, head). scratch is the addresses of codes, divisors and offsets, as long as a tile each
-    (codes by 4 more); offsets are 0 at first and serve this part alone. Arrays would be counted at each call.
+    (codes by 4 more). Arrays would be counted at each call.
     """
     if segment == 1 and held[Held.ALONG_TOKENS]:
         _fill_columns(held, plan, place, begin, end, scratch, out)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import struct
+import threading
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -35,8 +37,8 @@ def attend(
     _, heads, total, _ = key_shape
     group, width = query_heads // heads, value_shape[-1]
     rows, splits, apart = group * queries, -(-total // SPLIT), 1 if value.rotation is None else 2
-    dtype, query = query.dtype, query.detach()
-    query = query if query.dtype in WIDTHS else query.float()
+    dtype = query.dtype
+    query = query if dtype in WIDTHS else query.float()
     query = query if query.stride(-1) == 1 else query.contiguous()
     turned = None if key.rotation is None else (query.float() * scaling) @ key.rotation.float()
     mask_kind, mask, mask_strides = _mask(mask, (batch, query_heads, queries, total))
@@ -45,27 +47,38 @@ def attend(
     (key_at, key_plan), (value_at, value_plan) = described(key, held), described(value, held)
     wide, outputs = apart * width, batch * query_heads * queries
     sums = outputs * splits * wide  # behind the sums of every split for each row: its maximum and its weight
-    acc, out = buffer((sums + outputs * splits * 2,)), buffer((batch, query_heads, queries, wide))
-    acc_at = acc.data_ptr()
-    units = batch * heads * -(-rows // kernels().attend.ROWS) * splits
+    acc_at = _scratch(sums + outputs * splits * 2)
+    out = buffer((batch, query_heads, queries, wide))
+    modules = kernels()
+    units = batch * heads * -(-rows // modules.attend.ROWS) * splits
     job = np.array(
         (
             0, 0, units, query.data_ptr(), WIDTHS[query.dtype], *query.stride()[:3], address(turned), group,
-            queries, heads, key_at.ctypes.data, key_plan.ctypes.data, value_at.ctypes.data,
-            value_plan.ctypes.data, address(mask), mask_kind, *mask_strides, _bits(scaling),
-            _bits(softcap or 0.0), SPLIT, apart, acc_at, acc_at + 4 * sums, address(sinks), out.data_ptr(),
+            queries, heads, key_at, key_plan, value_at, value_plan, address(mask), mask_kind, *mask_strides,
+            _bits(scaling), _bits(softcap or 0.0), SPLIT, apart, acc_at, acc_at + 4 * sums, address(sinks),
+            out.data_ptr(),
         ),
         np.int64,
     )  # fmt: skip
-    job_kernels = kernels().job
-    host.together(
-        job_kernels.attend_job, job_kernels.attend_team, job.ctypes.data, units, batch * rows * total * width
-    )
+    cost = batch * heads * rows * total * width
+    host.together(modules.job.attend_job, modules.job.attend_team, job.ctypes.data, units, cost)
     if apart == 2:
         out = out[..., :width] + out[..., width:] @ value.rotation.float().mT
-    return out.to(dtype)
+    return out if dtype is torch.float32 else out.to(dtype)
 
 
+_own = threading.local()
+
+
+def _scratch(floats: int) -> int:
+    """Address of so many floats that belong to this thread until its next call."""
+    held = getattr(_own, "scratch", None)
+    if held is None or held.numel() < floats:
+        held = _own.scratch = buffer((floats,))
+    return held.data_ptr()
+
+
+@lru_cache(maxsize=64)
 def _bits(number: float) -> int:
     return int.from_bytes(struct.pack("<f", number), "little", signed=True)
 

@@ -10,17 +10,18 @@ from mxviz.backends._cpu_plan import WIDTHS, address, kernels, plan_of
 from mxviz.formats import Axis
 
 
-def described(part: Part | HeldPart, kept: list) -> tuple[np.ndarray, np.ndarray]:
-    """A part as the kernels' `Held` and `Plan`; copies that had to be made go into `kept`."""
+def described(part: Part | HeldPart, kept: list) -> tuple[int, int]:
+    """Addresses of a part as the kernels' `Held` and `Plan`; what has to outlive the call goes to `kept`."""
     if isinstance(part, HeldPart):
         known = part.memo.get("cpu")
         if known is None or not known.fits(part):
             known = part.memo["cpu"] = _Known(part)
         if not known.copied:
-            return known.at(part), known.plan
+            return known.at(part), known.plan_at
         part = part.as_part()  # what was copied is of this step alone
     numbers, plan, _ = _described(part, kept)
-    return numbers, plan
+    kept += (numbers, plan)
+    return numbers.ctypes.data, plan.ctypes.data
 
 
 class _Known:
@@ -29,6 +30,7 @@ class _Known:
     def __init__(self, part: HeldPart) -> None:
         kept: list[Tensor] = []
         self.numbers, self.plan, self.copied = _described(part.as_part(), kept)
+        self.numbers_at, self.plan_at = self.numbers.ctypes.data, self.plan.ctypes.data
         self.state = _state(part)
         field = kernels().tiles.Held
         counts = (int(field.SINKS), int(field.TAILS), int(field.TOKENS), None, None)
@@ -45,15 +47,15 @@ class _Known:
         """Whether this is still true of a part."""
         return self.state == _state(part)
 
-    def at(self, part: HeldPart) -> np.ndarray:
-        """The array with the rows as they are in this step; it serves the next call alone."""
+    def at(self, part: HeldPart) -> int:
+        """Address of the array with the rows as they are in this step; it serves the next call alone."""
         numbers = self.numbers
         for i, start, count, base, step in self.rows:
             _, first, end, _ = part.spans[i]
             numbers[start] = base + first * step
             if count is not None:
                 numbers[count] = part.packed_tokens if i == 2 else end - first
-        return numbers
+        return self.numbers_at
 
 
 def _state(part: HeldPart) -> tuple[int, ...]:

@@ -32,7 +32,7 @@ def buffer(shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
 def kernels() -> ModuleType:
     """The kernels; they are imported once the compiled code has its folder."""
     host.set_cache_folder()
-    for name in ("scales", "quantize", "dequantize", "attend", "job"):
+    for name in ("scales", "quantize", "dequantize", "attend", "job", "append"):
         import_module(f"mxviz.kernels.cpu.{name}")
     return import_module("mxviz.kernels.cpu")
 
@@ -60,6 +60,7 @@ class Plan:
         }
         self.scheme = scheme
         self.array = np.array([numbers[field] for field in fields], np.int64)
+        self.address = self.array.ctypes.data
 
 
 def _bits(number: float) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib.util import find_spec
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -106,24 +107,42 @@ def row_writer(
     scheme: Scheme, packed: Tensor, scales: Tensor, zeros: Tensor | None
 ) -> Callable[[Tensor, int, int], None]:
     """See `mxviz.ops.row_writer`."""
-    plan, kernel = plan_of(scheme), kernels().quantize.quantize_rows
-    numbers, room = plan.array, packed.shape[2]
-    scale_bytes = scales.shape[3] * scales.element_size()
-    packed_at, packed_step = packed.data_ptr(), packed.shape[3]
-    scales_at, zeros_at = scales.data_ptr(), address(zeros)
+    return _RowWriter(plan_of(scheme), packed, scales, zeros)
 
-    def write(x: Tensor, row: int, scale_row: int) -> None:
-        x = _dense(x.detach())
-        _, heads, tokens, dim = shape = x.shape
-        scale_at = scale_row * scale_bytes
-        arguments = (
-            x.data_ptr(), WIDTHS[x.dtype], *x.stride()[:3], heads, tokens, dim, room,
-            packed_at + row * packed_step, scales_at + scale_at, zeros_at and zeros_at + scale_at,
-            0, 0, 0, 0, 0, numbers,
-        )  # fmt: skip
-        host.spread(kernel, arguments, _units(plan, -1, shape), shape.numel())
 
-    return write
+class _RowWriter:
+    """Writes rows of buffers; what it hands the kernel is kept, for from step to step little changes."""
+
+    def __init__(self, plan: Plan, packed: Tensor, scales: Tensor, zeros: Tensor | None) -> None:
+        self.plan, self.came = plan, None
+        self.packed, self.packed_bytes = packed.data_ptr(), packed.shape[3]
+        self.scales, self.scale_bytes = scales.data_ptr(), scales.shape[3] * scales.element_size()
+        self.zeros = address(zeros)
+        modules = kernels()
+        self.kernel, self.rows_kernel = modules.append.append_rows, modules.quantize.quantize_rows
+        self.job = np.zeros(len(modules.append.Append), np.int64)
+        self.job_at = self.job.ctypes.data
+        self.job[8], self.job[12] = packed.shape[2], plan.address
+
+    def __call__(self, x: Tensor, row: int, scale_row: int) -> None:
+        x = x if x.stride(-1) == 1 else x.contiguous()
+        job, came = self.job, (x.shape, x.stride(), x.dtype)
+        if came != self.came:
+            batch, heads, tokens, dim = x.shape
+            job[1:8] = WIDTHS[x.dtype], *x.stride()[:3], heads, tokens, dim
+            job[13] = _units(self.plan, -1, x.shape)
+            self.came = came
+        job[0], job[9] = x.data_ptr(), self.packed + row * self.packed_bytes
+        job[10] = self.scales + scale_row * self.scale_bytes
+        job[11] = self.zeros and self.zeros + scale_row * self.scale_bytes
+        if x.numel() < _SMALL:
+            self.kernel(self.job_at)
+            return
+        arguments = (*job[:12].tolist(), 0, 0, 0, 0, 0, self.plan.array)
+        host.spread(self.rows_kernel, arguments, int(job[13]), x.numel())
+
+
+_SMALL = 1 << 16  # numbers that one thread packs sooner than another one wakes
 
 
 def _row_amax(source: tuple, shape: torch.Size, finite_only: bool) -> Tensor:
