@@ -48,7 +48,7 @@ def measure_race(
     """
     text = tuple(ids)
     if len(text) < 2:
-        raise ValueError(f"a text of {len(text)} tokens is too short to measure; give at least 2")
+        raise ValueError(f"a text of {len(text)} token(s) is too short to measure; give at least 2")
     parsed = {str(recipe): recipe for recipe in map(Recipe.parse, recipes) if not recipe.is_none}
     names, tables = list(parsed), {}
     batches = [names[i : i + BATCH] for i in range(0, len(names), BATCH)]
@@ -69,7 +69,7 @@ def measure_race(
             loaded.lock.release()
         if effect is None:
             break
-        # clones, for the tables are views of nothing else once they are saved
+        # Clones made here are ordinary tensors; those of inference mode may not be used everywhere.
         new = {name: {key: x.clone() for key, x in effect.tables[name].items()} for name in batch}
         tables |= new
         found(new)

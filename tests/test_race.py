@@ -16,6 +16,7 @@ from tiny_text import loaded as tiny_loaded
 
 from mxviz import analysis
 from mxviz._engine_race import BATCH, measure_race
+from mxviz._paths import ASSETS
 from mxviz.capture import Capture
 from mxviz.engine import measure
 from mxviz.formats import Recipe, Scheme
@@ -137,6 +138,13 @@ def test_effects_are_found_by_recipe() -> None:
     }
 
 
+def test_the_recorded_qwen_run_puts_keys_along_tokens_ahead() -> None:
+    found = measured(Capture.load(ASSETS / "gallery" / "qwen-code.safetensors"))
+    tokens, channels = (found[name]["kl_mean"] for name in ("k=mxfp4:axis=token;v=mxfp4", "mxfp4"))
+    assert tokens < channels / 2
+    assert found["int4@tensor"]["kl_mean"] > channels
+
+
 def test_lanes_named_by_recipes_are_saved_and_read(tmp_path) -> None:
     names = [*map(str, race_schemes()), "k=mxfp4:axis=token;v=mxfp4", "mxfp4;sink=4;skip=0,2;rotate=1"]
     g = torch.Generator().manual_seed(1)
@@ -202,6 +210,6 @@ def test_measure_race_waits_for_the_model_and_hears_a_stop(loaded) -> None:
 def test_measure_race_refuses_in_one_line(loaded) -> None:
     with pytest.raises(ValueError, match="unknown scheme 'mxfp5'"):
         measure_race(loaded, IDS, ["mxfp5"])
-    with pytest.raises(ValueError, match="1 tokens is too short"):
+    with pytest.raises(ValueError, match=r"1 token\(s\) is too short"):
         measure_race(loaded, (3,), ["mxfp4"])
     assert not loaded.lock.locked()

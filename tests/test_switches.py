@@ -40,7 +40,7 @@ def said(at: AppTest) -> list[str]:
 
 
 def table(at: AppTest) -> str:
-    return at.get("html")[-1].proto.body
+    return at.get("html")[-1].proto.body.replace("\N{NO-BREAK SPACE}", " ")
 
 
 def group(at: AppTest, label: str):
@@ -149,6 +149,7 @@ def test_the_table_holds_the_costs(part: str) -> None:
 
     capture = made_capture("mxfp4")
     html = before_after.change_html(capture, Look(capture, "nvfp4", "fp4@tensor"))
+    html = html.replace("\N{NO-BREAK SPACE}", " ")
     old, new = cost(capture, "mxfp4", part), cost(capture, "nvfp4", part)
     assert f"{old.sqnr_db:.1f} dB →</span> <b>{new.sqnr_db:.1f} dB</b>" in html
     assert "4.25 →</span> <b>4.5</b>" in html

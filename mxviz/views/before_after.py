@@ -22,9 +22,12 @@ _STYLE = """<style>
 .mx-change .mx-was { color: var(--muted); }
 .mx-change p { color: var(--muted); font-size: 0.85rem; margin: 0.4rem 0 0; overflow-wrap: anywhere; }
 @media (max-width: 640px) {
-  .mx-change table, .mx-change tbody { display: block; } .mx-change thead { display: none; } .mx-change tr { display: grid; grid-template-columns: 1fr 1fr 1fr;
-    border-top: 1px solid var(--grid); padding: 0.4rem 0; }
-  .mx-change tbody th { grid-column: 1 / -1; } .mx-change td { white-space: normal; padding-right: 0.6rem; }
+  .mx-change table, .mx-change tbody { display: block; }
+  .mx-change thead { display: none; }
+  .mx-change tr { display: grid; grid-template-columns: 1fr 1fr; border-top: 1px solid var(--grid);
+    padding: 0.4rem 0; }
+  .mx-change tbody th { grid-column: 1 / -1; }
+  .mx-change td { white-space: normal; padding-right: 0.6rem; }
   .mx-change th, .mx-change td { border: 0; padding-top: 0.1rem; padding-bottom: 0.1rem; }
   .mx-change td::before { content: attr(data-name); display: block; color: var(--muted); font-size: 0.8rem; }
 }
@@ -66,7 +69,7 @@ def change_html(capture: Capture, look) -> str:
 def _cells(was: Cost, now: Cost) -> str:
     cells = []
     for name, shown in _COLUMNS.items():
-        old, new = shown(was), shown(now)
+        old, new = (shown(side).replace(" ", "\N{NO-BREAK SPACE}") for side in (was, now))
         text = f"<b>{new}</b>" if old == new else f'<span class="mx-was">{old} →</span> <b>{new}</b>'
         cells.append(f'<td data-name="{name}">{text}</td>')
     return "".join(cells)

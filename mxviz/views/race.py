@@ -5,6 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from mxviz import _pictures_race as pictures
+from mxviz import ops
 from mxviz._pictures_race_table import Effects, rows
 from mxviz.capture import PARTS, Capture
 from mxviz.views import gallery, race_effect, race_lists, style, viewport
@@ -25,7 +26,8 @@ def page() -> None:
     if capture is None:
         st.info("No recorded run is here. Fill a cache on the first page; the race runs on it.")
         return
-    with st.spinner("every scheme stores these keys and values …"):
+    slow = "; until the kernels are compiled this takes half a minute" if ops.pick() == "reference" else ""
+    with st.spinner(f"every scheme stores these keys and values{slow} …"):
         rows(capture)
     effects = race_effect.effects(run)
     explore(capture, run, effects, width)
@@ -48,6 +50,7 @@ def explore(capture: Capture, run: str, effects: Effects, width: int) -> None:
         default="sqnr",
         required=True,
         key="race-by",
+        persist_state="session",
         format_func=_MEASURES.get,
     )
     part = right.segmented_control(
@@ -56,6 +59,7 @@ def explore(capture: Capture, run: str, effects: Effects, width: int) -> None:
         default="key",
         required=True,
         key=f"race-part-{bool(capture.values)}",
+        persist_state="session",
         format_func=lambda name: f"{name}s",
         disabled=measure == "kl",
         help="KL is of keys and values together." if measure == "kl" else None,

@@ -36,7 +36,13 @@ def lines(capture: Capture, run: str, part: str, look: dict) -> None:
     st.html('<div class="mx-section"><h2>Layer by layer</h2></div>')
     names = [str(row["scheme"]) for row in rows(capture)]
     schemes = st.multiselect(
-        "Schemes", names, LINES, key=f"race-lines-{run}", max_selections=8, format_func=name_of
+        "Schemes",
+        names,
+        LINES,
+        key=f"race-lines-{run}",
+        max_selections=8,
+        format_func=name_of,
+        persist_state="session",
     )
     if not schemes:
         st.info("Choose a scheme to see it layer by layer.")
