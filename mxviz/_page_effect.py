@@ -11,7 +11,7 @@ import html
 import numpy as np
 
 from mxviz._pictures_effect import EffectView, lane_numbers, share
-from mxviz.figures._nats import CEILING, FLOOR, SHADES, shade_of, shades
+from mxviz.figures._nats import CEILING, PALEST, SHADES, shade_of, shades
 from mxviz.figures._traces import number
 from mxviz.figures.theme import Theme
 from mxviz.page import TITLES, literal
@@ -25,16 +25,16 @@ _CSS = """
 .mx-kl h3 { color: var(--lane); font-size: 1.1rem; margin: 0; padding: 0; }
 .mx-kl h3 span { color: var(--muted); font-weight: 400; font-size: 0.9rem; overflow-wrap: anywhere; }
 .mx-kl-said { color: var(--ink); font-size: 0.95rem; margin: 0.15rem 0 0.5rem; }
-.mx-kl-text { font-size: 1.08rem; line-height: 1.95; margin: 0; }
+.mx-kl-text { font-size: 1.08rem; line-height: 2.05; margin: 0; }
 .mx-kl-text { white-space: pre-wrap; overflow-wrap: anywhere; }
 .mx-kl-text span { unicode-bidi: isolate; padding: 0.16em 0; border-radius: 0.12em; }
-.mx-kl-text .mx-flip { border-bottom: 3px solid currentColor; }
+.mx-kl-text .mx-flip { box-shadow: 0 2px 0 var(--paper), 0 5px 0 var(--ink); border-radius: 0; }
 .mx-kl-legend { color: var(--muted); font-size: 0.88rem; margin: 0.9rem 0 0.2rem; max-width: 40rem; }
 .mx-kl-legend div { display: flex; justify-content: space-between; }
 .mx-kl-legend i { flex: 1; height: 0.8rem; }
 .mx-kl-legend .mx-kl-bar { border: 1px solid var(--grid); }
 .mx-kl-legend p { margin: 0.3rem 0 0; }
-.mx-kl-legend u { color: var(--ink); text-decoration: none; border-bottom: 3px solid currentColor; }
+.mx-kl-legend u { color: var(--ink); text-decoration: none; border-bottom: 3px solid var(--ink); }
 """
 
 
@@ -73,7 +73,7 @@ def text_html(view: EffectView, schemes: dict[str, str], window: tuple[int, int]
 def legend_html() -> str:
     """Return the colour scale with its nats, and what an underline means."""
     bar = "".join(f'<i class="mx-k{i}"></i>' for i in range(SHADES))
-    ticks = np.geomspace(FLOOR, CEILING, 5)
+    ticks = np.geomspace(PALEST, CEILING, 4)
     said = [number(tick) for tick in ticks]
     said = [f"≤ {said[0]}", *said[1:-1], f"≥ {said[-1]} nats"]
     return (

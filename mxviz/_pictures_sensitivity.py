@@ -156,7 +156,7 @@ def _nats(kl: float) -> str:
 
 
 def _more(row: Measured) -> str:
-    return f"same first choice {share(row.top1)}, {row.bits:.4g}{SPACE}bits"
+    return f"same first choice {share(row.top1)}, {number(row.bits)}{SPACE}bits"
 
 
 def _said(name: str, found: Sensitivity) -> str:

@@ -9,8 +9,11 @@ import numpy as np
 from mxviz.figures.theme import Theme, rgb, steps
 
 FLOOR, CEILING = 1e-3, 10.0
-"""Nats that KL colours and axes run between. A word that the exact model is sure of, and that costs 10 nats,
-has become some twenty thousand times less likely; below 0.001 there is nothing to see."""
+"""Nats that axes of KL run between at least. A word of which the exact model is sure has become some twenty
+thousand times less likely where its forecast moved by 10 nats."""
+
+PALEST = 1e-2
+"""Nats up to which a word in a coloured text stays as pale as the paper."""
 
 SHADES = 24
 """Steps of the colour scale of a text."""
@@ -33,7 +36,7 @@ def shade_of(nats: float) -> int | None:
     """Return the index of the background a KL takes, logarithmically; None where it is no number."""
     if not np.isfinite(nats):
         return None
-    share = np.log10(max(nats, FLOOR) / FLOOR) / np.log10(CEILING / FLOOR)
+    share = np.log10(max(nats, PALEST) / PALEST) / np.log10(CEILING / PALEST)
     return min(SHADES - 1, int(share * SHADES))
 
 

@@ -10,14 +10,15 @@ import plotly.graph_objects as go
 from numpy.typing import ArrayLike
 
 from mxviz.figures._bars import Row, bars, name_axis, row, upright
-from mxviz.figures._frame import Columns, Frame, Panel
-from mxviz.figures._layout import start
+from mxviz.figures._frame import LINE, Columns, Frame, Panel
+from mxviz.figures._layout import room, start
 from mxviz.figures._nats import FLOOR
 from mxviz.figures._traces import log_ticks, number
-from mxviz.figures.labels import escape
-from mxviz.figures.theme import faded, is_compact, theme_named
+from mxviz.figures.labels import escape, wrap
+from mxviz.figures.theme import faded, is_compact, sizes_for, theme_named
 
 _PARTS = ("Keys", "Values")
+_RUNG = 28  # pixels of the line below a heading
 
 
 class Rung(NamedTuple):
@@ -140,20 +141,18 @@ def recipe_ladder(
         raise ValueError(
             f"{len(rungs)} rungs with meanings {wrong}; expected micro, single or exact for each"
         )
-    colours, compact = theme_named(theme), is_compact(width)
+    colours = theme_named(theme)
     known = [rung.kl for rung in rungs if np.isfinite(rung.kl) and rung.kl > 0]
     low = min([FLOOR, *known])
     span = float(np.log10(low)), float(np.log10(max([1.0, *known]))) + 0.1
+    said = [f"{rung.name} — {_nats(rung.kl)}{', ' * bool(rung.said)}{rung.said}" for rung in rungs]
+    meanings = [getattr(colours, rung.meaning) for rung in rungs]
     frame = start(
-        [
-            Panel(f"{rung.name} — {_nats(rung.kl)}{', ' * bool(rung.said)}{rung.said}", 1, {0.0: " "}, paint)
-            for rung in rungs
-            for paint in [getattr(colours, rung.meaning)]
-        ],
+        [Panel(text, 1, {0.0: " "}, colour) for text, colour in zip(said, meanings, strict=True)],
         Columns([" "], {}),
         theme=theme,
         width=width,
-        height=height or (150 + len(rungs) * (86 if compact else 64)),
+        height=height or _ladder_height(said, title, subtitle, width),
         title=title,
         subtitle=subtitle,
     )
@@ -161,8 +160,18 @@ def recipe_ladder(
     name_axis(frame, "KL(exact‖quantized), nats; 0 is the exact model")
     for i, rung in enumerate(rungs):
         _rung(frame, i, rung, span, last=i == len(rungs) - 1)
-    said = "; ".join(f"{rung.name}: {_nats(rung.kl)}{', ' * bool(rung.said)}{rung.said}" for rung in rungs)
-    return frame.finish("recipes", f"{len(rungs)} recipes by their KL on a logarithmic axis. {said}.", None)
+    words = f"{len(rungs)} recipes by their KL on a logarithmic axis. {'; '.join(said)}."
+    return frame.finish("recipes", words, None)
+
+
+def _ladder_height(said: Sequence[str], title: str, subtitle: str, width: int) -> int:
+    """Return the pixels that all headings, each with a rung below it, need."""
+    sizes, space = sizes_for(width), room(width)
+    lines = sum(len(wrap(text, 0.95 * space, 1.06 * sizes.heading)) for text in said)
+    head = len(wrap(title, space, 1.2 * sizes.title)) * LINE * sizes.title + LINE * sizes.subtitle * (
+        1 + len(wrap(subtitle, space, sizes.subtitle))
+    )
+    return round(head + lines * LINE * sizes.heading + len(said) * (18 + _RUNG) + 110)
 
 
 def _nats(kl: float) -> str:

@@ -69,8 +69,8 @@ def words(capture: Capture, run: str, width: int) -> None:
 ABOUT = (
     "Each stem is how far the quantized model's forecast of one token lies from the exact model's, in nats "
     "on a logarithmic axis: 0 is the exact model. A filled diamond marks a token for which another first "
-    "choice came out on top. All is measured over the exact text, every position attending to quantized keys and "
-    "values, so that one early slip does not spoil what follows."
+    "choice came out on top. All is measured over the exact text, every position attending to quantized keys "
+    "and values, so that one early slip does not spoil what follows."
 )
 _LANES = {"micro": "micro-scaled", "single": "one scale", "both": "both"}
 

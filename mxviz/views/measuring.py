@@ -19,7 +19,7 @@ GRACE_S = 2.0
 _KEPT = 8  # results a session keeps
 
 Work = Callable[[str, Callable[[int, int], None], Callable[[], bool]], Any]
-"""Called with the model's name, `said(done, total)` and `should_stop()`; returns None where it was stopped."""
+"""Called with the model's name, `said(done, total)` and `should_stop()`; gives None where it was stopped."""
 
 
 @dataclass
