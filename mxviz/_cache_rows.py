@@ -25,7 +25,7 @@ class Rows:
     def __init__(self, unit: int = 1) -> None:
         self.unit = unit
         self.buffer: Tensor | None = None
-        self.start = self.end = self.serial = 0
+        self.start = self.end = self.room = self.serial = 0
 
     def __len__(self) -> int:
         return self.end - self.start
@@ -58,14 +58,10 @@ class Rows:
     def append(self, x: Tensor) -> None:
         """Copy x `[batch, kv_heads, n, width]` behind the rows held."""
         n = x.shape[2]
-        if self.buffer is None or self.end + n > self.buffer.shape[2]:
+        if self.end + n > self.room:
             self._make_room(x, len(self) + n)
         self.buffer.narrow(2, self.end, n).copy_(x)
         self.end += n
-
-    def has_room(self, n: int) -> bool:
-        """Whether n rows more fit into the buffer there is."""
-        return self.buffer is not None and self.end + n <= self.buffer.shape[2]
 
     def _make_room(self, like: Tensor, need: int) -> None:
         """Move the rows to the front of a new buffer, always a new one: views given out keep their values."""
@@ -79,7 +75,8 @@ class Rows:
             target = torch.empty((batch, heads, room, width), dtype=like.dtype, device=like.device)
         if len(self):
             target[:, :, : len(self)] = self.view
-        self.buffer, self.start, self.end, self.serial = target, 0, len(self), next(_serials)
+        self.buffer, self.start, self.end = target, 0, len(self)
+        self.room, self.serial = room, next(_serials)
 
     def drop_front(self, n: int) -> None:
         self.start += n

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from mxviz import ops
+from mxviz._cache_bytes import CountedBytes
 from mxviz._cache_rows import Rows
 from mxviz._cache_scales import fill_pads, fixed_scales, is_scaled_per_row, tokens_packed_at_once
 from mxviz._hadamard import rotate, rotation, unrotate
@@ -14,7 +15,7 @@ from mxviz.formats import Scheme
 from mxviz.quantize import MXBlocks
 
 
-class PartStore:
+class PartStore(CountedBytes):
     """Keys or values `[batch, kv_heads, tokens, head_dim]` of one layer: sinks, packed tokens, tail.
 
     The first `sink` tokens and the newest (the residual, and along tokens the open block) are exact, in the
@@ -55,7 +56,7 @@ class PartStore:
         self.clipped: Tensor | None = None  # how many elements were beyond a frozen scale
         self.ever_packed = 0  # out of how many, padding left out
         self.memo: dict[str, object] = {}  # what a backend knows of the buffers
-        self._writer, self._writes_to = None, 0  # writes rows into the buffer of this serial
+        self._writer, self._writes_to = None, -1  # writes rows into the buffer of this serial
         self.seen = 0  # tokens that ever came in: the position of the next one
         self.gone = 0  # of the packed part's first block, tokens that a sliding window has left behind
 
@@ -159,19 +160,39 @@ class PartStore:
         if self._frozen:
             self._count_clipped(blocks, x, pads)
 
+    def append_one(self, x: Tensor, real: Tensor | None) -> bool:
+        """Do what `append` does with one token where all of it is to write a row; return whether it was.
+
+        Most steps are such, and there are as many as layers times tokens.
+        """
+        packed, tail = self.packed, self.tail
+        if not self._in_place or self.turned or self.residual or tail.end > tail.start:
+            return False
+        if self._writes_to != packed.serial or packed.end >= packed.room or self.seen < self.sink:
+            return False
+        if real is not None and real.shape[1] > self.seen:
+            return False
+        self._writer(x, packed.end, self.scales.end)
+        self._take_rows(1)
+        self.seen += 1
+        return True
+
+    def _take_rows(self, n: int) -> None:
+        self.packed.end += n
+        self.scales.end += n
+        self.zeros.end += n if self.zeros.room else 0
+
     def _pack_in_place(self, x: Tensor) -> bool:
         """Pack x straight into the buffers, where these have room; return whether they had."""
         n, packed, scales, zeros = x.shape[2], self.packed, self.scales, self.zeros
-        if not packed.has_room(n):
-            self._writer = None
+        if packed.end + n > packed.room:
+            self._writer, self._writes_to = None, -1
             return False
         if self._writer is None or self._writes_to != packed.serial:
             buffers, self._writes_to = (packed.buffer, scales.buffer, zeros.buffer), packed.serial
             self._writer = ops.row_writer(self.scheme, *buffers, backend=self.backend)
         self._writer(x, packed.end, scales.end)
-        packed.end += n
-        scales.end += n
-        zeros.end += n if zeros.buffer is not None else 0
+        self._take_rows(n)
         return True
 
     def _count_clipped(self, blocks: MXBlocks, x: Tensor, pads: Tensor | None) -> None:
@@ -271,30 +292,3 @@ class PartStore:
 
     def _rows(self) -> tuple[Rows, ...]:
         return self.sinks, self.packed, self.scales, self.zeros, self.tail
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes in use: codes, scales, zeros, fixed scales, and what is exact."""
-        return sum(rows.nbytes for rows in self._rows()) + _bytes_of(self.fixed)
-
-    @property
-    def allocated_bytes(self) -> int:
-        """Bytes the buffers take, spare room and the counter of clipped elements included."""
-        buffers = sum(rows.allocated_bytes for rows in self._rows())
-        return buffers + _bytes_of(self.fixed) + _bytes_of(self.clipped)
-
-    @property
-    def code_and_scale_bytes(self) -> int:
-        """Bytes of the packed part, NVFP4's global scale left out."""
-        single = 0 if self.scale_per_row or not len(self.packed) else _bytes_of(self.fixed)
-        return self.packed.nbytes + self.scales.nbytes + self.zeros.nbytes + single
-
-    @property
-    def packed_elements(self) -> int:
-        if self.like is None:
-            return 0
-        return self.packed_tokens * self.like.shape[0] * self.like.shape[1] * self.like.shape[3]
-
-
-def _bytes_of(t: Tensor | None) -> int:
-    return 0 if t is None else t.numel() * t.element_size()
