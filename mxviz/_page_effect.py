@@ -11,8 +11,7 @@ import html
 import numpy as np
 
 from mxviz._pictures_effect import EffectView, lane_numbers, share
-from mxviz.figures._nats import CEILING, PALEST, SHADES, shade_of, shades
-from mxviz.figures._traces import number
+from mxviz.figures._nats import CEILING, PALEST, SHADES, plain, shade_of, shades
 from mxviz.figures.theme import Theme
 from mxviz.page import TITLES, literal
 
@@ -74,7 +73,7 @@ def legend_html() -> str:
     """Return the colour scale with its nats, and what an underline means."""
     bar = "".join(f'<i class="mx-k{i}"></i>' for i in range(SHADES))
     ticks = np.geomspace(PALEST, CEILING, 4)
-    said = [number(tick) for tick in ticks]
+    said = [plain(tick) for tick in ticks]
     said = [f"≤ {said[0]}", *said[1:-1], f"≥ {said[-1]} nats"]
     return (
         f'<div class="mx-kl-legend"><div class="mx-kl-bar" aria-hidden="true">{bar}</div>'
@@ -102,7 +101,7 @@ def _numbers(view: EffectView, lane: str, i: int) -> str:
     lines = [f"token {i}"]
     if np.isfinite(view.kl[lane][i]):
         choice = "another first choice" if view.changed[lane][i] else "same first choice"
-        lines.append(f"KL {number(float(view.kl[lane][i]))} nats · {choice}")
+        lines.append(f"KL {plain(float(view.kl[lane][i]))} nats · {choice}")
     else:
         lines.append("nothing forecasts the first token" if i == 0 else "no KL: not a finite number")
     chances = {n: view.chance[n][i] for n in ("exact", lane) if n in view.chance}

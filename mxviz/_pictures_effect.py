@@ -13,7 +13,7 @@ import numpy as np
 
 from mxviz.capture import Capture
 from mxviz.figures import Figure
-from mxviz.figures._traces import number
+from mxviz.figures._nats import plain
 from mxviz.figures.effect import divergence
 from mxviz.metrics import effect_stats
 
@@ -102,7 +102,7 @@ def effect_sentence(view: EffectView) -> str:
     kl = {lane: view.stats[lane]["kl_mean"] or 0.0 for lane in NAMES}
     more, less = sorted(NAMES, key=kl.get, reverse=True)
     if kl[more] < _LITTLE:
-        said = f"{number(kl[more], 2)} nats, {NAMES[less]} {number(kl[less], 2)}"
+        said = f"{plain(kl[more], 2)} nats, {NAMES[less]} {plain(kl[less], 2)}"
         return f"Neither moves the forecasts much: {NAMES[more]} by a mean KL of {said}"
     flips = {lane: 1 - (view.stats[lane]["top1_agreement"] or 0.0) for lane in NAMES}
     more, less = sorted(NAMES, key=flips.get, reverse=True)
@@ -117,11 +117,11 @@ def lane_numbers(view: EffectView, lane: str) -> str:
     stats, exact = view.stats[lane], view.stats.get("exact", {}).get("perplexity")
     said = []
     if stats["kl_mean"] is not None:
-        said += [f"mean KL {number(stats['kl_mean'], 2)} nats (exact 0)", f"p99 {number(stats['kl_p99'], 2)}"]
+        said += [f"mean KL {plain(stats['kl_mean'], 2)} nats (exact 0)", f"p99 {plain(stats['kl_p99'], 2)}"]
     if stats["top1_agreement"] is not None:
         said.append(f"same first choice {share(stats['top1_agreement'])} (exact 100 %)")
     if stats["perplexity"] is not None and exact is not None:
-        said.append(f"perplexity {number(stats['perplexity'])} (exact {number(exact)})")
+        said.append(f"perplexity {plain(stats['perplexity'])} (exact {plain(exact)})")
     return " · ".join(said) or "not measured"
 
 
@@ -179,8 +179,8 @@ def _divergence_sentence(view: EffectView) -> str:
     kl = {lane: view.stats[lane]["kl_mean"] or 0.0 for lane in NAMES}
     more, less = sorted(NAMES, key=kl.get, reverse=True)
     return (
-        f"{NAMES[more].capitalize()} moves the forecasts by {number(kl[more], 2)} nats on average, "
-        f"{NAMES[less]} by {number(kl[less], 2)}"
+        f"{NAMES[more].capitalize()} moves the forecasts by {plain(kl[more], 2)} nats on average, "
+        f"{NAMES[less]} by {plain(kl[less], 2)}"
     )
 
 
@@ -189,4 +189,4 @@ def _heading(view: EffectView, lane: str) -> str:
     said = f"same first choice for {share(stats['top1_agreement'] or 0.0)} of the tokens"
     if stats["perplexity"] is None or exact is None:
         return said
-    return f"{said}, perplexity {number(stats['perplexity'])} (exact {number(exact)})"
+    return f"{said}, perplexity {plain(stats['perplexity'])} (exact {plain(exact)})"

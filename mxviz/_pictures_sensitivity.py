@@ -9,7 +9,7 @@ import numpy as np
 
 from mxviz._pictures_effect import share
 from mxviz.figures import Figure
-from mxviz.figures._traces import number
+from mxviz.figures._nats import plain
 from mxviz.figures.sensitivity import Rung, layer_map, recipe_ladder
 from mxviz.formats import Recipe
 
@@ -152,11 +152,11 @@ def findings(rows: Sequence[Measured]) -> list[str]:
 
 
 def _nats(kl: float) -> str:
-    return f"{number(kl, 2)}{SPACE}nats"
+    return f"{plain(kl, 2)}{SPACE}nats"
 
 
 def _more(row: Measured) -> str:
-    return f"same first choice {share(row.top1)}, {number(row.bits)}{SPACE}bits"
+    return f"same first choice {share(row.top1)}, {plain(row.bits)}{SPACE}bits"
 
 
 def _said(name: str, found: Sensitivity) -> str:

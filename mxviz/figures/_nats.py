@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 import numpy as np
 
+from mxviz.figures._traces import number
 from mxviz.figures.theme import Theme, rgb, steps
 
 FLOOR, CEILING = 1e-3, 10.0
@@ -17,6 +19,14 @@ PALEST = 1e-2
 
 SHADES = 24
 """Steps of the colour scale of a text."""
+
+
+_RAISED = str.maketrans("−0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def plain(value: float, digits: int = 3) -> str:
+    """Return a number as figures write it, without markup: 1.2 × 10⁻⁹."""
+    return re.sub("<sup>(.+?)</sup>", lambda match: match[1].translate(_RAISED), number(value, digits))
 
 
 class Shade(NamedTuple):

@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 from mxviz.figures._cells import Grid, grid
 from mxviz.figures._frame import Columns, Frame, Panel
 from mxviz.figures._layout import room, start
-from mxviz.figures._nats import CEILING, FLOOR
-from mxviz.figures._traces import log_ticks, number
+from mxviz.figures._nats import CEILING, FLOOR, plain
+from mxviz.figures._traces import log_ticks
 from mxviz.figures.labels import hover_label, text_width
 from mxviz.figures.theme import faded, is_compact, sizes_for, theme_named
 
@@ -63,7 +63,7 @@ def divergence(
     gutter = max(text_width(_mean_text(mean), sizes_for(width).tick) for mean in means) + 4
     highest = max([CEILING, *(float(x[np.isfinite(x)].max(initial=0)) for x in lanes)])
     span = float(np.log10(FLOOR)), float(np.log10(highest)) + _HEADROOM
-    ticks = log_ticks(*span) | {span[0]: f"≤ {number(FLOOR)}"}
+    ticks = log_ticks(*span) | {span[0]: f"≤ {plain(FLOOR)}"}
     across = int(room(width) - gutter)
     cells = [
         grid(np.where(np.isfinite(x), x, np.float32(0))[:, None], width=across, height=1, window=window)
@@ -157,7 +157,7 @@ def _legend(frame: Frame, colour: str) -> None:
 
 
 def _mean_text(mean: float) -> str:
-    return f"mean {number(mean, 2)}"
+    return f"mean {plain(mean, 2)}"
 
 
 def _mean(frame: Frame, i: int, mean: float) -> None:
@@ -187,7 +187,7 @@ def _name_worst(frame: Frame, i: int, nats: Row, tokens: Sequence[str]) -> None:
     left = worst <= (first + last) / 2
     top = frame.fig.layout[f"yaxis{i + 1 if i else ''}"].range[1]
     frame.note(
-        f"{hover_label(tokens[worst], 16)}  {number(float(nats[worst]))} nats",
+        f"{hover_label(tokens[worst], 16)}  {plain(float(nats[worst]))} nats",
         **{
             "x": worst,
             "xref": axes["xaxis"],
@@ -211,7 +211,7 @@ def _alt(names: Sequence[str], lanes: Sequence[Row], flags: Sequence[NDArray[np.
     for name, nats, changed in zip(names, lanes, flags, strict=True):
         real = nats[np.isfinite(nats)]
         largest = (
-            f"{number(float(real.max()))} at token {int(np.where(np.isfinite(nats), nats, -1).argmax())}"
+            f"{plain(float(real.max()))} at token {int(np.where(np.isfinite(nats), nats, -1).argmax())}"
             if real.size
             else "none"
         )

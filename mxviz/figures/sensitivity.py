@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike
 from mxviz.figures._bars import Row, bars, name_axis, row, upright
 from mxviz.figures._frame import LINE, Columns, Frame, Panel
 from mxviz.figures._layout import room, start
-from mxviz.figures._nats import FLOOR
-from mxviz.figures._traces import log_ticks, number
+from mxviz.figures._nats import FLOOR, plain
+from mxviz.figures._traces import log_ticks
 from mxviz.figures.labels import escape, wrap
 from mxviz.figures.theme import faded, is_compact, sizes_for, theme_named
 
@@ -66,7 +66,7 @@ def layer_map(
     top = 1.15 * max((float(np.nanmax(x)) for x in rows if np.isfinite(x).any()), default=0.0) or 1.0
     step = 10.0 ** np.floor(np.log10(top))
     step = next(s for s in (step / 5, step / 2, step, 2 * step, 5 * step) if top / s <= 4)
-    ticks = {float(at): number(float(at)) for at in np.arange(0, top, step)}
+    ticks = {float(at): plain(float(at)) for at in np.arange(0, top, step)}
     colours, compact = theme_named(theme), is_compact(width)
     frame = start(
         [Panel(_heading(part, x), 1, ticks) for part, x in zip(_PARTS, rows, strict=True)],
@@ -88,7 +88,7 @@ def _heading(part: str, x: Row) -> str:
     if not np.isfinite(x).any():
         return f"{part} — exact in this recipe"
     worst = int(np.nanargmax(x))
-    return f"{part} — layer {worst} costs most: {number(float(x[worst]))} nats (exact 0)"
+    return f"{part} — layer {worst} costs most: {plain(float(x[worst]))} nats (exact 0)"
 
 
 def _layer_bars(frame: Frame, i: int, part: str, x: Row, marked: Sequence[int], colour: str) -> None:
@@ -175,7 +175,7 @@ def _ladder_height(said: Sequence[str], title: str, subtitle: str, width: int) -
 
 
 def _nats(kl: float) -> str:
-    return f"{number(kl, 2)} nats" if np.isfinite(kl) else "no KL"
+    return f"{plain(kl, 2)} nats" if np.isfinite(kl) else "no KL"
 
 
 def _rung(frame: Frame, i: int, rung: Rung, span: tuple[float, float], *, last: bool) -> None:
