@@ -3,7 +3,7 @@
 import streamlit as st
 
 from mxviz._paths import ASSETS
-from mxviz.views import microscope, style
+from mxviz.views import pages, style
 
 st.set_page_config(
     page_title="mxviz: a microscope for KV caches",
@@ -12,7 +12,4 @@ st.set_page_config(
     menu_items={"About": "mxviz shows what micro-scaling does to the KV cache of a language model."},
 )
 style.apply()
-page = st.navigation(
-    [st.Page(microscope.page, title="Microscope", url_path="microscope", default=True)], position="hidden"
-)
-page.run()
+st.navigation(pages.all_pages(), position="top").run()

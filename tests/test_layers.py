@@ -24,12 +24,32 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "kernels": ("mxviz.kernels", "mxviz.kernels.*"),
     "ops": ("mxviz.ops", "mxviz.backends", "mxviz.backends.*"),
     "cache": ("mxviz.cache", "mxviz._store", "mxviz._hadamard", "mxviz._cache_*"),
-    "capture": ("mxviz.capture",),
+    "capture": ("mxviz.capture", "mxviz._capture_*"),
     "models": ("mxviz.models", "mxviz._models_*", "mxviz.prepare"),
     "engine": ("mxviz.engine", "mxviz._engine_*"),
-    "analysis": ("mxviz.metrics", "mxviz.outliers", "mxviz.analysis", "mxviz.report", "mxviz.tensors"),
+    "analysis": (
+        "mxviz.metrics",
+        "mxviz.outliers",
+        "mxviz._outliers_*",
+        "mxviz.analysis",
+        "mxviz.report",
+        "mxviz.tensors",
+        "mxviz._tensors_*",
+        "mxviz.blocks",
+        "mxviz.cuts",
+        "mxviz.looks",
+        "mxviz.race",
+        "mxviz.attention",
+    ),  # fmt: skip
     "figures": ("mxviz.figures", "mxviz.figures.*"),
-    "export": ("mxviz.export", "mxviz._export_*", "mxviz.pictures", "mxviz.page"),
+    "export": (
+        "mxviz.export",
+        "mxviz._export_*",
+        "mxviz.pictures",
+        "mxviz._pictures_*",
+        "mxviz.page",
+        "mxviz._page_*",
+    ),
     "views": ("mxviz.views", "mxviz.views.*"),
     "cli": ("mxviz.cli", "mxviz._cli_*"),
     "app": ("app", "mxviz.__main__"),
@@ -49,7 +69,7 @@ ALLOWED: dict[str, set[str]] = {
     "kaleido": {"figures", "export"},
     "torch": set(ORDER) - {"paths", "formats", "kernels", "figures", "app"},
 }
-KERNEL_LIBRARIES = {"numba", "triton", "numpy"}
+KERNEL_LIBRARIES = {"numba", "llvmlite", "triton", "numpy"}
 MAX_LINES = 300
 
 

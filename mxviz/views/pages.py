@@ -1,0 +1,35 @@
+"""The pages of the app. A page's module is imported when it is first opened: no page waits for another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+
+import streamlit as st
+
+PAGES = {
+    "microscope": "Microscope",
+    "outliers": "Outliers",
+    "effect": "Effect",
+    "race": "Race",
+    "run": "Run",
+}
+"""Path in the address, which is the module's name too, and title; the first one opens at the root."""
+
+
+def all_pages() -> list[st.Page]:
+    """Return the pages for `st.navigation`, and let pages find each other in `st.session_state["pages"]`."""
+    first = next(iter(PAGES))
+    pages = [
+        st.Page(_opener(name), title=title, url_path=name, default=name == first)
+        for name, title in PAGES.items()
+    ]
+    st.session_state["pages"] = dict(zip(PAGES, pages, strict=True))
+    return pages
+
+
+def _opener(name: str) -> Callable[[], None]:
+    def page() -> None:
+        import_module(f"mxviz.views.{name}").page()
+
+    return page
