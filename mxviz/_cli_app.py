@@ -25,7 +25,7 @@ def app(args: argparse.Namespace) -> None:
     address = "0.0.0.0" if args.public else "127.0.0.1"
     _check_port(args.port, address)
     print(f"mxviz: http://localhost:{args.port}  (Ctrl-C stops it)", file=sys.stderr, flush=True)
-    # torch and transformers take seconds to import; begin while the browser is still opening.
+    # torch takes seconds to import; begin while the browser is still opening.
     threading.Thread(target=_import_early, daemon=True).start()
     options = [
         f"--server.port={args.port}",
@@ -50,4 +50,5 @@ def _check_port(port: int, address: str) -> None:
 
 
 def _import_early() -> None:
-    import mxviz.engine  # noqa: F401
+    """Import what the first page draws with; the engine, which it does not need, comes after it."""
+    import mxviz.views.microscope  # noqa: F401
