@@ -168,6 +168,11 @@ class _Passes:
     """Teacher-forced passes over one text, all compared with one exact pass."""
 
     def __init__(self, loaded: Loaded, ids: tuple[int, ...], backend: str, should_stop: Callable) -> None:
+        vocabulary = loaded.model.get_input_embeddings().num_embeddings
+        if ids and max(ids) >= vocabulary:
+            raise ValueError(
+                f"token {max(ids)} is beyond the {vocabulary:,} of {loaded.name}: the text is another model's"
+            )
         self._loaded, self._backend, self._stop = loaded, backend, should_stop
         self._tokens = torch.tensor([ids], device=loaded.model.device)
         self._exact: Any = None

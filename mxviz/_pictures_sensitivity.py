@@ -113,6 +113,14 @@ def suggestion_sentence(found: Sensitivity) -> str:
     )
 
 
+def parts_sentence(found: Sensitivity) -> str:
+    """Say what keys alone and values alone cost; where a recipe has both, each was measured."""
+    alone = {part: found.suggestions.get(f"{part}-only") for part in _PARTS}
+    said = [f"{_PARTS[part]} alone cost {_nats(row.kl)}" for part, row in alone.items() if row is not None]
+    told = f"In all layers, {', '.join(said)}, both together {_nats(found.whole.kl)}. " if said else ""
+    return told + "KLs of single parts and layers do not add up, so each recipe is measured, none is summed."
+
+
 def recipes_picture(
     rows: Sequence[Measured],
     model: str,

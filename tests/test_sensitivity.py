@@ -112,6 +112,8 @@ def test_what_cannot_be_taken_apart_is_said(loaded) -> None:
         sensitivity(loaded, IDS, "none")
     with pytest.raises(ValueError, match="a text of 1 tokens is too short"):
         sensitivity(loaded, IDS, "mxfp4", tokens=1)
+    with pytest.raises(ValueError, match="token 999 is beyond the 262 of llama"):
+        compare_recipes(loaded, (1, 999), ("mxfp4",))
     with pytest.raises(ValueError, match="names a layer this model does not have"):
         sensitivity(loaded, IDS, "mxfp4;skip=9")
 

@@ -100,10 +100,10 @@ def _layer_bars(frame: Frame, i: int, part: str, x: Row, marked: Sequence[int], 
         heights = np.where(some, x, np.nan)
         bars(frame, i, places, heights, x, colour=paint, name=name, hover=hover)
         frame.fig.data[-1].visible = bool(some.any())
-    axes = frame.axes(i)
+    axes, wide = frame.axes(i), frame.plot_width / len(x) > 2.2 * frame.sizes.tick
     for layer in np.flatnonzero(strong & np.isfinite(x)):
         frame.note(
-            f"▾ {layer}",
+            f"▾ {layer}" if wide else "▾",
             **{"x": int(layer), "xref": axes["xaxis"], "xanchor": "center"},
             **{"y": float(x[layer]), "yref": axes["yaxis"], "yanchor": "bottom", "yshift": 2},
             font={"size": frame.sizes.tick, "color": colour, "weight": 600},
@@ -156,7 +156,7 @@ def recipe_ladder(
         title=title,
         subtitle=subtitle,
     )
-    frame.fig.layout.annotations = [a for a in frame.fig.layout.annotations if a.name != "token"]
+    frame.notes = [note for note in frame.notes if note.get("name") != "token"]
     name_axis(frame, "KL(exact‖quantized), nats; 0 is the exact model")
     for i, rung in enumerate(rungs):
         _rung(frame, i, rung, span, last=i == len(rungs) - 1)

@@ -91,9 +91,14 @@ def current() -> Measuring | None:
     return job if job is not None and not job.over else None
 
 
+def pending() -> bool:
+    """Whether a measurement is under way, or over and not collected yet: it may end at any moment."""
+    return st.session_state.get("measuring") is not None
+
+
 def start(kept_as: tuple[str, str], model: str, work: Work) -> None:
     """Start a measurement for this session, one at a time."""
-    if current() is not None:
+    if pending():
         return
     job = Measuring(kept_as, model, work, get_script_run_ctx().session_id)
     thread = threading.Thread(target=job.run, daemon=True, name="mxviz-measuring")

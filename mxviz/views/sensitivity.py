@@ -9,12 +9,12 @@ from mxviz._pictures_sensitivity import (
     COMPARED,
     findings,
     layer_map_picture,
+    parts_sentence,
     recipes_picture,
     suggestion_picture,
 )
 from mxviz.capture import Capture
 from mxviz.figures import Figure, alt_text
-from mxviz.figures.labels import visible
 from mxviz.views import measuring, style
 
 MOST_TOKENS = 256  # of the text that is measured; as in the engine, which is loaded on request only
@@ -37,18 +37,22 @@ def section(capture: Capture, run: str, width: int) -> None:
         f"text again, its first {MOST_TOKENS} tokens at most, each time with one layer's keys or values "
         "quantized and the rest exact. What that suggests is measured as well.</p></div>"
     )
-    if measuring.current() is not None:
+    if measuring.pending():
         _live()
         return
     if error := st.session_state.get("measuring-error"):
         st.error(error.replace("$", r"\$"), icon=":material/info:")
     model = model_here(capture)
-    if model is None:
+    if model is not None:
+        _offer(capture, run, model)
+    elif capture.lanes:
+        name = capture.model.replace("`", "")
         st.info(
-            f"{visible(capture.model).replace('$', ' ')} is not on this machine, so nothing can be measured "
-            "here. SmolLM2 is built in: choose its run, or ask it something yourself."
+            f"`{name}` is not on this machine, so nothing can be measured here. SmolLM2 is built in: choose "
+            "its run, or ask it something yourself."
         )
-    _offer(capture, run, model)
+    else:
+        st.info("These numbers are a tensor of their own, so there is no model to measure.")
     _show(capture, run, width)
 
 
@@ -67,14 +71,13 @@ def _plain(name: str) -> str:
     return "".join(c for c in name.rsplit("/", 1)[-1].casefold() if c.isalnum())
 
 
-def _offer(capture: Capture, run: str, model: str | None) -> None:
+def _offer(capture: Capture, run: str, model: str) -> None:
     layers = int(capture.shape.get("layers") or len(capture.layers))
     counts = {"layers": 2 * layers + 5, "recipes": len(COMPARED) + 1}
     for column, (name, words) in zip(st.columns(len(_PASSES)), _PASSES.items(), strict=True):
         column.button(
             f"{words} (about {measuring.about(counts[name] * _seconds(capture))})",
             key=f"measure-{name}",
-            disabled=model is None,
             width="stretch",
             on_click=_start,
             args=(name, capture, run, model),
@@ -118,7 +121,7 @@ def _show(capture: Capture, run: str, width: int) -> None:
     if (found := measuring.kept(("layers", run))) is not None:
         _chart(layer_map_picture(found, model, **size), "layers")
         _chart(suggestion_picture(found, model, **size), "suggestions")
-        st.caption("KLs of single layers do not add up: the whole is measured, not summed.")
+        st.caption(parts_sentence(found))
     if (rows := measuring.kept(("recipes", run))) is not None:
         tokens = min(MOST_TOKENS, len(capture.token_ids))
         _chart(recipes_picture(rows, model, tokens, **size), "recipes")
