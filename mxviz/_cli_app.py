@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import socket
 import sys
-import threading
 
 
 def app(args: argparse.Namespace) -> None:
@@ -24,9 +23,9 @@ def app(args: argparse.Namespace) -> None:
 
     address = "0.0.0.0" if args.public else "127.0.0.1"
     _check_port(args.port, address)
+    import mxviz.views.microscope  # noqa: F401  torch takes seconds: before the address is told, not after
+
     print(f"mxviz: http://localhost:{args.port}  (Ctrl-C stops it)", file=sys.stderr, flush=True)
-    # torch takes seconds to import; begin while the browser is still opening.
-    threading.Thread(target=_import_early, daemon=True).start()
     options = [
         f"--server.port={args.port}",
         f"--server.address={address}",
@@ -47,8 +46,3 @@ def _check_port(port: int, address: str) -> None:
         except OSError as error:
             reason = error.strerror.lower()
             raise ValueError(f"port {port} cannot be opened ({reason}); choose another with --port") from None
-
-
-def _import_early() -> None:
-    """Import what the first page draws with; the engine, which it does not need, comes after it."""
-    import mxviz.views.microscope  # noqa: F401

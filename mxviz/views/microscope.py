@@ -37,6 +37,8 @@ def _look(capture: Capture, run: str, width: int) -> None:
         look = switches.choose(capture, run)
     with first:
         overview.show(look, run, width)
+    if not viewport.has_drawn():
+        return
     head.show(look, run, width)
     inspector.show(look, run, width)
     seen = place.get(look.capture, run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -42,6 +43,7 @@ def largest(capture: Capture, part: str, layer: int, head: int) -> tuple[int, in
     return int(token), int(channel)
 
 
+@lru_cache(maxsize=16)
 def _first(capture: Capture) -> Place:
     layer, head = default_place(capture, "key")
     return Place("key", layer, head, *largest(capture, "key", layer, head))

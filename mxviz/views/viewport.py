@@ -1,8 +1,9 @@
-"""How wide the visitor's window is: the one thing Python cannot know, told by four lines of script."""
+"""What Python cannot know and a few lines of script tell: how wide the window is, and when it has drawn."""
 
 from __future__ import annotations
 
 import streamlit as st
+from streamlit import runtime
 
 from mxviz.figures.theme import COMPACT_BELOW
 
@@ -34,3 +35,30 @@ def width() -> int:
         key="viewport", data={"below": COMPACT_BELOW, "known": known}, on_width_change=lambda: None, height=1
     )
     return int(found.width) - 32 if found.width else WIDE
+
+
+_DRAWN = "mxviz_drawn"
+_DRAWN_SCRIPT = """
+export default function({ setStateValue, data }) {
+  let timer
+  const look = () => {
+    if (document.querySelector('.stPlotlyChart .js-plotly-plot .main-svg')) setStateValue('drawn', true)
+    else timer = setTimeout(look, 40)
+  }
+  if (!data.known) look()
+  return () => clearTimeout(timer)
+}
+"""
+
+
+def has_drawn() -> bool:
+    """Whether this visitor's browser has drawn a figure; where it has not, it soon asks for the rest.
+
+    A browser draws all figures that came together before it shows one. So a first visit gets one first.
+    """
+    if not runtime.exists() or st.session_state.get("drawn"):  # without a browser nothing would ask
+        return True
+    mount = st.components.v2.component(_DRAWN, js=_DRAWN_SCRIPT)
+    found = mount(key="has-drawn", data={"known": False}, on_drawn_change=lambda: None, height=1)
+    st.session_state["drawn"] = bool(found.drawn)
+    return st.session_state["drawn"]
