@@ -14,8 +14,8 @@ import numpy as np
 from numba import njit
 
 from mxviz.kernels.cpu._base import EXPONENT, I32, MAGNITUDE, bits_of, device, f32, float_of, u8
-from mxviz.kernels.cpu.steps import score_steps, weigh_steps
-from mxviz.kernels.cpu.tiles import Held, fill, fill_steps, segment_end, steps_shift
+from mxviz.kernels.cpu.steps import fill_steps, score_steps, steps_shift, weigh_steps
+from mxviz.kernels.cpu.tiles import Held, fill, segment_end
 
 # Sums in any order, fused products: attention promises a tolerance, not bytes.
 _loose = partial(njit, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})

@@ -172,3 +172,46 @@ def make_weigh(rows, halves):
         return types.void(*[types.int64] * 10), codegen
 
     return weigh
+
+
+def make_steps(is_float):
+    """Return `steps(packed, chunks, out)` for FP4 E2M1 or INT4: nibbles to steps, 64 at a time.
+
+    packed: address of 32 · chunks bytes, low nibble first; out: of 64 · chunks signed bytes. A step of FP4 is
+    a half: with two exponent bits its values are 0, 1, 2, 3, 4, 6, 8 and 12 steps.
+    """
+    bytes32 = _vector(32, _I8)
+
+    def number(n):
+        return ir.Constant(bytes32, [n] * 32)
+
+    def above(builder, magnitude, start):
+        kind = ir.FunctionType(bytes32, [bytes32, bytes32])
+        minus = cgutils.get_or_insert_function(builder.module, kind, "llvm.usub.sat.v32i8")
+        return builder.call(minus, [magnitude, number(start)])
+
+    def decode(builder, code):
+        if not is_float:
+            return builder.sub(builder.xor(code, number(8)), number(8))
+        magnitude = builder.and_(code, number(7))
+        second = above(builder, magnitude, 6)
+        steps = builder.add(magnitude, above(builder, magnitude, 4))
+        steps = builder.add(steps, builder.add(second, second))
+        negative = builder.icmp_unsigned("!=", builder.and_(code, number(8)), number(0))
+        return builder.select(negative, builder.sub(number(0), steps), steps)
+
+    @intrinsic
+    def steps(typingctx, packed, chunks, out):
+        def codegen(context, builder, signature, args):
+            packed, chunks, out = args
+            with cgutils.for_range(builder, chunks) as loop:
+                both = _load(builder, _at(builder, packed, loop.index, 32), bytes32)
+                low = decode(builder, builder.and_(both, number(15)))
+                high = decode(builder, builder.lshr(both, number(4)))
+                pairs = [lane for i in range(32) for lane in (i, 32 + i)]
+                _store(builder, _pick(builder, low, high, pairs), _at(builder, out, loop.index, 64))
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64, types.int64), codegen
+
+    return steps

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from mxviz.kernels.cpu._base import device, f32
-from mxviz.kernels.cpu.lanes import LANES, make_dots, make_weigh, sum_eights
+from mxviz.kernels.cpu._base import Kind, Plan, Scale, device, f32, u8
+from mxviz.kernels.cpu.lanes import LANES, make_dots, make_steps, make_weigh, sum_eights
+from mxviz.kernels.cpu.pack import unpack_row
+from mxviz.kernels.cpu.tiles import Held, is_small, read_tile, to_steps
 
 TOGETHER = 4
 """Query rows that share one decoded key or value."""
@@ -12,9 +14,56 @@ _CHUNK = 32  # keys whose partial sums are held at once
 PARTIAL = TOGETHER * _CHUNK * 8 + 8
 """Floats of scratch that `score_steps` wants."""
 
+_fp4_steps, _int4_steps = make_steps(True), make_steps(False)
 _dots1, _dots2, _dots3, _dots4 = (make_dots(rows) for rows in (1, 2, 3, 4))
 _pair1, _pair2, _pair3, _pair4 = (make_weigh(rows, 2) for rows in (1, 2, 3, 4))
 _one1, _one2, _one3, _one4 = (make_weigh(rows, 1) for rows in (1, 2, 3, 4))
+
+
+@device
+def steps_shift(held, plan):
+    """How many vectors share a scale, as a power of two, where `fill_steps` can do a part's packed tokens;
+    -1 where it cannot."""
+    dim, block, kind = held[Held.DIM], plan[Plan.BLOCK], plan[Plan.SCALE]
+    if held[Held.ALONG_TOKENS] or not is_small(plan) or kind == Scale.FLOAT16_ZERO or dim % LANES:
+        return -1
+    if held[Held.PACKED_T] * 8 != dim * plan[Plan.BITS]:
+        return -1
+    if kind == Scale.FLOAT32:
+        return 62 if held[Held.SCALE_D] == 0 else -1
+    blocks = dim // block
+    if dim % block or block % LANES or (blocks > 1 and held[Held.SCALE_T] != blocks * held[Held.SCALE_D]):
+        return -1
+    shift = 0
+    while LANES << shift < block:
+        shift += 1
+    return shift
+
+
+@device
+def fill_steps(held, plan, place, begin, end, scratch):
+    """Write packed tokens as steps (signed bytes) and divisors a step to the first two addresses of scratch.
+
+    Returns how many divisors a token has.
+    """
+    dim, bits = held[Held.DIM], plan[Plan.BITS]
+    blocks = 1 if plan[Plan.SCALE] == Scale.FLOAT32 else dim // plan[Plan.BLOCK]
+    rows = end - begin
+    packed = held[Held.PACKED] + place[0] * held[Held.PACKED_B] + place[1] * held[Held.PACKED_H]
+    source, done = packed + begin * held[Held.PACKED_T], 0
+    if bits == 4:
+        done = rows * dim // 64
+        if plan[Plan.KIND] == Kind.FLOAT:
+            _fp4_steps(source, done, scratch[0])
+        else:
+            _int4_steps(source, done, scratch[0])
+    rest = u8(scratch[0] + 64 * done)
+    unpack_row(u8(source + 32 * done), rows * dim - 64 * done, bits, rest)
+    to_steps(rest, rows * dim - 64 * done, plan)
+    step = held[Held.SCALE_T] if blocks == 1 else held[Held.SCALE_D]
+    at = begin * held[Held.SCALE_T]
+    read_tile(held, plan, place, at, step, rows * blocks, True, f32(scratch[1]), f32(scratch[2]))
+    return blocks
 
 
 @device

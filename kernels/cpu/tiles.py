@@ -8,7 +8,6 @@ import numpy as np
 
 from mxviz.kernels.cpu._base import I32, Kind, Plan, Scale, device, f32, float_of, i8, u8, widen
 from mxviz.kernels.cpu.dequantize import read_scales
-from mxviz.kernels.cpu.lanes import LANES
 from mxviz.kernels.cpu.pack import unpack_columns, unpack_row
 
 
@@ -83,13 +82,13 @@ def _fill_exact(held, at, place, begin, end, out):
 
 
 @device
-def _is_small(plan):
+def is_small(plan):
     """Whether the values are whole multiples of the smallest one that fit in a byte."""
     return plan[Plan.KIND] != Kind.FLOAT or plan[Plan.BITS] - plan[Plan.MANTISSA] == 3
 
 
 @device
-def _steps(codes, n, plan):
+def to_steps(codes, n, plan):
     """Turn codes into the number of steps they stand for, signed bytes, in place; 32 or more at a time.
 
     A float with two exponent bits has three slopes: 1 up to twice its smallest normal number, then 2, then 4.
@@ -197,7 +196,7 @@ def _scale_columns(codes, divisor, offset, rows, n, plan, small, target):
 
 
 @device
-def _read(held, plan, place, at, step, count, small, divisor, offset):
+def read_tile(held, plan, place, at, step, count, small, divisor, offset):
     """Read scales (and zero points); where codes become steps, the divisor is that of a step."""
     kind = plan[Plan.SCALE]
     g = f32(held[Held.GLOBAL])[place[0] * held[Held.GLOBAL_B]] if kind == Scale.E4M3 else np.float32(1.0)
@@ -213,7 +212,7 @@ def _read(held, plan, place, at, step, count, small, divisor, offset):
 def _fill_rows(held, plan, place, begin, end, scratch, out):
     """Codes packed along head_dim; rows that need no care about their ends are worked on as one."""
     codes, divisor, offset = u8(scratch[0]), f32(scratch[1]), f32(scratch[2])
-    dim, bits, kind, small = held[Held.DIM], plan[Plan.BITS], plan[Plan.SCALE], _is_small(plan)
+    dim, bits, kind, small = held[Held.DIM], plan[Plan.BITS], plan[Plan.SCALE], is_small(plan)
     by_channel = kind == Scale.FLOAT32 and held[Held.SCALE_D] != 0
     block = dim if kind == Scale.FLOAT32 else plan[Plan.BLOCK]
     row_bytes, row_blocks = (dim * bits + 7) // 8, (dim + block - 1) // block
@@ -223,16 +222,16 @@ def _fill_rows(held, plan, place, begin, end, scratch, out):
     rows = end - begin if whole else 1
     packed = held[Held.PACKED] + place[0] * held[Held.PACKED_B] + place[1] * held[Held.PACKED_H]
     if by_channel:
-        _read(held, plan, place, 0, 1, dim, small, divisor, offset)
+        read_tile(held, plan, place, 0, 1, dim, small, divisor, offset)
     for t in range(begin, end, rows):
         target = out + 4 * (t - begin) * dim
         unpack_row(u8(packed + t * held[Held.PACKED_T]), rows * dim, bits, codes)
         if small:
-            _steps(codes, rows * dim, plan)
+            to_steps(codes, rows * dim, plan)
         if by_channel:
             _scale_columns(scratch[0], divisor, offset, rows, dim, plan, small, target)
         else:
-            _read(
+            read_tile(
                 held, plan, place, t * held[Held.SCALE_T], step, rows * row_blocks, small, divisor, offset
             )  # fmt: skip
             _scale_blocks(scratch[0], divisor, offset, rows * dim, block, plan, small, target)
@@ -242,54 +241,16 @@ def _fill_rows(held, plan, place, begin, end, scratch, out):
 def _fill_columns(held, plan, place, begin, end, scratch, out):
     """Codes packed along the tokens: a row of scales serves a block of rows."""
     codes, divisor, offset = u8(scratch[0]), f32(scratch[1]), f32(scratch[2])
-    dim, block, small = held[Held.DIM], plan[Plan.BLOCK], _is_small(plan)
+    dim, block, small = held[Held.DIM], plan[Plan.BLOCK], is_small(plan)
     packed = held[Held.PACKED] + place[0] * held[Held.PACKED_B] + place[1] * held[Held.PACKED_H]
     unpack_columns(u8(packed), held[Held.PACKED_T], begin, end, dim, plan[Plan.BITS], codes)
     if small:
-        _steps(codes, (end - begin) * dim, plan)
+        to_steps(codes, (end - begin) * dim, plan)
     t = begin
     while t < end:
         number = t // block
         rows, at = min(end, (number + 1) * block) - t, number * held[Held.SCALE_T]
-        _read(held, plan, place, at, held[Held.SCALE_D], dim, small, divisor, offset)
+        read_tile(held, plan, place, at, held[Held.SCALE_D], dim, small, divisor, offset)
         source, target = scratch[0] + (t - begin) * dim, out + 4 * (t - begin) * dim
         _scale_columns(source, divisor, offset, rows, dim, plan, small, target)
         t += rows
-
-
-@device
-def steps_shift(held, plan):
-    """How many vectors share a scale, as a power of two, where `fill_steps` can do a part's packed tokens;
-    -1 where it cannot."""
-    dim, block, kind = held[Held.DIM], plan[Plan.BLOCK], plan[Plan.SCALE]
-    if held[Held.ALONG_TOKENS] or not _is_small(plan) or kind == Scale.FLOAT16_ZERO or dim % LANES:
-        return -1
-    if held[Held.PACKED_T] * 8 != dim * plan[Plan.BITS]:
-        return -1
-    if kind == Scale.FLOAT32:
-        return 62 if held[Held.SCALE_D] == 0 else -1
-    blocks = dim // block
-    if dim % block or block % LANES or (blocks > 1 and held[Held.SCALE_T] != blocks * held[Held.SCALE_D]):
-        return -1
-    shift = 0
-    while LANES << shift < block:
-        shift += 1
-    return shift
-
-
-@device
-def fill_steps(held, plan, place, begin, end, scratch):
-    """Write packed tokens as steps (signed bytes) and divisors a step to the first two addresses of scratch.
-
-    Returns how many divisors a token has.
-    """
-    dim, bits = held[Held.DIM], plan[Plan.BITS]
-    blocks = 1 if plan[Plan.SCALE] == Scale.FLOAT32 else dim // plan[Plan.BLOCK]
-    rows, codes = end - begin, u8(scratch[0])
-    packed = held[Held.PACKED] + place[0] * held[Held.PACKED_B] + place[1] * held[Held.PACKED_H]
-    unpack_row(u8(packed + begin * held[Held.PACKED_T]), rows * dim, bits, codes)
-    _steps(codes, rows * dim, plan)
-    step = held[Held.SCALE_T] if blocks == 1 else held[Held.SCALE_D]
-    at = begin * held[Held.SCALE_T]
-    _read(held, plan, place, at, step, rows * blocks, True, f32(scratch[1]), f32(scratch[2]))
-    return blocks
