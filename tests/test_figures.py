@@ -422,6 +422,17 @@ def test_registry():
         assert callable(family.draw) and family.title and family.about.count(". ") >= 1
 
 
+def test_notes_are_handed_to_plotly_once(monkeypatch):
+    """`add_annotation` checks all that there are whenever one is added: a third of a second for a head."""
+
+    def refuse(*args, **options):
+        raise AssertionError("use Frame.note")
+
+    monkeypatch.setattr(mxviz.figures.go.Figure, "add_annotation", refuse)
+    for fig in three([f"t{i}" for i in range(30)]).values():
+        assert {"heading", "token", "axis"} <= {note.name for note in fig.layout.annotations}
+
+
 def test_figures_are_pure_of_torch_and_streamlit():
     allowed = {"numpy", "plotly", "mxviz"}
     for path in Path(mxviz.figures.__file__).parent.glob("*.py"):

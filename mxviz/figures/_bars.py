@@ -50,9 +50,9 @@ def upright(frame: Frame, i: int, span: tuple[float, float], name: str) -> None:
 
 def name_axis(frame: Frame, text: str) -> None:
     """Call the axis below the panels something else than token."""
-    for note in frame.fig.layout.annotations:
-        if note.name == "axis":
-            note.text = text
+    for note in frame.notes:
+        if note.get("name") == "axis":
+            note["text"] = text
 
 
 def bars(

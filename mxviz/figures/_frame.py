@@ -39,7 +39,11 @@ class Columns(NamedTuple):
 
 @dataclass
 class Frame:
-    """A figure under construction and its measures in pixels; `panels` are top and bottom of each."""
+    """A figure under construction and its measures in pixels; `panels` are top and bottom of each.
+
+    `notes` become the figure's annotations in `finish`, all at once: Plotly checks every annotation there is
+    whenever one is added.
+    """
 
     fig: go.Figure
     theme: Theme
@@ -51,6 +55,7 @@ class Frame:
     head: float
     foot: float
     panels: list[tuple[float, float]] = field(default_factory=list)
+    notes: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def plot_width(self) -> float:
@@ -78,10 +83,11 @@ class Frame:
             "showarrow": False,
             "borderpad": 0,
         }
-        self.fig.add_annotation(text=text, **(placed | where))
+        self.notes.append({"text": text} | placed | where)
 
     def finish(self, figure: str, alt: str, reduced: str | None) -> go.Figure:
         """Return the figure with its name, alt text and notice in `layout.meta`."""
+        self.fig.layout.annotations = self.notes
         self.fig.update_layout(meta={"figure": figure, "alt": alt, "reduced": reduced})
         return self.fig
 

@@ -9,6 +9,7 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import ArrayLike, NDArray
 
+from mxviz.figures._bars import name_axis
 from mxviz.figures._cells import Grid, edges
 from mxviz.figures._frame import Columns, Frame, Panel, colour_bar
 from mxviz.figures._layout import start
@@ -199,8 +200,7 @@ def _ring(frame: Frame, parts: list[str], layers: Sequence[int], opened: tuple[s
 
 def _rename_axes(frame: Frame) -> None:
     """Columns are layers here and rows are heads."""
-    for note in frame.fig.layout.annotations:
-        note.text = "layer" if note.name == "axis" else note.text
+    name_axis(frame, "layer")
     frame.fig.update_yaxes(title_text="KV head", fixedrange=True)
     frame.fig.update_xaxes(fixedrange=True)
 

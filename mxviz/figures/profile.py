@@ -180,8 +180,8 @@ def _notice(count: int, columns: int) -> str | None:
 def _channel_axis(frame: Frame, count: int, marked: Sequence[int]) -> None:
     """Turn the token axis into one of channels: plain numbers, outliers in their colour."""
     fig, theme = frame.fig, frame.theme
-    fig.layout.annotations = [note for note in fig.layout.annotations if note.name != "token"]
-    next(note for note in fig.layout.annotations if note.name == "axis").text = "channel"
+    frame.notes = [note for note in frame.notes if note.get("name") != "token"]
+    next(note for note in frame.notes if note.get("name") == "axis")["text"] = "channel"
     apart = count / (8 if frame.compact else 12)
     strong: list[int] = []
     for c in marked:  # the most important first
