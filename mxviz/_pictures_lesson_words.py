@@ -45,8 +45,8 @@ def facts(name: str, wild: Capture, mild: Capture) -> Facts:
 
     Args:
         name: a name of `FACTS`.
-        wild: a run with an outlier channel (the recorded Qwen chat).
-        mild: a milder one, with queries (the recorded SmolLM2 chat).
+        wild: a run with an outlier channel, and with queries (the recorded Qwen chat).
+        mild: a milder one (the recorded SmolLM2 chat).
 
     Raises:
         ValueError: for an unknown step, or a run that lacks what the step looks at.
@@ -68,9 +68,9 @@ def token_words(tokens: list[str], place: int) -> str:
 
 
 def _taste(wild: Capture, mild: Capture) -> Facts:
-    seen = lesson.look_back(mild)
+    seen = lesson.look_back(wild)
     places = {
-        seen.target: "what followed when the word stood there last",
+        seen.target: "what followed the word in the prompt",
         0: "the very first token of all",
         seen.position - 1: "the token just before",
         seen.position: "itself",

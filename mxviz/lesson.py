@@ -99,10 +99,10 @@ class LookBack(NamedTuple):
 
 @lru_cache(maxsize=4)
 def look_back(capture: Capture) -> LookBack:
-    """Return a token that stood there before, in the recorded head that looks most at what followed then.
+    """Return a new token that stood in the prompt too, in the head that looks most at what followed there.
 
-    Of all recorded queries the one is taken whose token occurred earlier in the text and whose head puts the
-    largest share on the token behind that occurrence; special tokens and the prompt's template are left out.
+    Of all recorded queries of such tokens the one is taken that puts the largest share on the token behind
+    the last occurrence in the prompt.
 
     Raises:
         ValueError: where no queries were recorded, or no token occurs twice.
@@ -123,7 +123,7 @@ def look_back(capture: Capture) -> LookBack:
                 tokens = list(capture.token_texts[: position + 1])
                 best = LookBack(layer, head, position, int(targets[i]), tokens, row)
     if best is None:
-        raise ValueError("no queries of a token that occurs twice were recorded; record a run with queries")
+        raise ValueError("no queries of a token that stands in the prompt too were recorded; record them")
     return best
 
 
@@ -131,11 +131,11 @@ _LETTERS = 4  # of a token that is worth a look; a comma or an article would be 
 
 
 def _repeats(capture: Capture) -> list[tuple[int, int]]:
-    """Return places of new tokens that stood in the text before, with the place behind the earlier one."""
+    """Return places of new tokens that stood in the prompt, with the place behind the one there."""
     found, texts = [], capture.token_texts
     for position in range(capture.prompt_tokens, capture.tokens_held):
         text = texts[position]
-        earlier = [i for i in range(position - 2) if texts[i] == text]
+        earlier = [i for i in range(capture.prompt_tokens - 1) if texts[i] == text]
         if earlier and sum(c.isalpha() for c in text) >= _LETTERS:
             found.append((position, earlier[-1] + 1))
     return found

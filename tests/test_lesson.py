@@ -51,17 +51,17 @@ def attention(run: Capture, layer: int, head: int, position: int) -> np.ndarray:
 
 
 def test_the_head_that_looks_most_at_what_followed(wild, mild) -> None:
-    seen = lesson.look_back(mild)
+    seen = lesson.look_back(wild)
     np.testing.assert_allclose(
-        seen.weights, attention(mild, seen.layer, seen.query_head, seen.position), rtol=1e-9
+        seen.weights, attention(wild, seen.layer, seen.query_head, seen.position), rtol=1e-9
     )
-    texts, best = mild.token_texts, 0.0
-    for position in range(mild.prompt_tokens, mild.tokens_held):
-        before = [i for i in range(position - 2) if texts[i] == texts[position]]
+    texts, best = wild.token_texts, 0.0
+    for position in range(wild.prompt_tokens, wild.tokens_held):
+        before = [i for i in range(wild.prompt_tokens - 1) if texts[i] == texts[position]]
         if before and len(re.findall("[A-Za-z]", texts[position])) >= 4:
-            for layer in mild.queries:
-                for head in range(mild.queries[layer].shape[0]):
-                    best = max(best, attention(mild, layer, head, position)[before[-1] + 1])
+            for layer in wild.queries:
+                for head in range(wild.queries[layer].shape[0]):
+                    best = max(best, attention(wild, layer, head, position)[before[-1] + 1])
     assert seen.weights[seen.target] == pytest.approx(best)
     assert texts[seen.target - 1] == texts[seen.position] and seen.target < seen.position
     said = told("1-taste", wild, mild)
@@ -73,7 +73,7 @@ def test_the_head_that_looks_most_at_what_followed(wild, mild) -> None:
 
 def test_no_queries_are_refused(wild, mild) -> None:
     with pytest.raises(ValueError, match="queries"):
-        lesson.look_back(replace(mild, queries={}))
+        lesson.look_back(replace(wild, queries={}))
     with pytest.raises(ValueError, match="queries"):
         lesson.look_back(made_capture())
 
@@ -315,7 +315,7 @@ def test_every_picture_has_a_sentence_and_words(wild, mild, size) -> None:
 
     steps = [Cooked(1, 30.0, 31.0, True), Cooked(2, 29.5, 40.0, False)]
     drawn = [
-        *(pictures.look_back_picture(mild, hidden=h, **size) for h in (True, False)),
+        *(pictures.look_back_picture(wild, hidden=h, **size) for h in (True, False)),
         *(pictures.passes_picture(hidden=h, **size) for h in (True, False)),
         pictures.cooked_picture(steps, 96, "a model", **size),
         *(pictures.memory_picture(name, 1000, **size) for name in lesson.MODELS),
@@ -332,7 +332,7 @@ def test_every_picture_has_a_sentence_and_words(wild, mild, size) -> None:
     curves = {trace.name: list(trace.y) for trace in drawn[3].data}
     assert curves["without a cache"][-1] == 2080 and curves["with a cache"][-1] == 64
     hidden, shown = drawn[:2]
-    assert not hidden.data and len(shown.data[0].x) == lesson.look_back(mild).position + 1
+    assert not hidden.data and len(shown.data[0].x) == lesson.look_back(wild).position + 1
 
 
 def test_the_teachers_notes_link_every_step(root) -> None:

@@ -106,7 +106,7 @@ def _chart(figure: Figure, name: str) -> None:
 
 
 def _taste(wild: Capture, mild: Capture, revealed: bool, size: dict) -> None:
-    _chart(pictures.look_back_picture(mild, hidden=not revealed, **size), "taste")
+    _chart(pictures.look_back_picture(wild, hidden=not revealed, **size), "taste")
 
 
 def _cook(wild: Capture, mild: Capture, revealed: bool, size: dict) -> None:
