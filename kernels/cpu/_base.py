@@ -10,6 +10,7 @@ from enum import IntEnum
 from functools import partial
 
 import numpy as np
+from llvmlite import ir
 from numba import carray, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
@@ -104,6 +105,27 @@ def float_of(typingctx, bits):
         return builder.bitcast(args[0], context.get_value_type(types.float32))
 
     return types.float32(types.int32), codegen
+
+
+@intrinsic
+def fetch_add(typingctx, address, amount):
+    """Add to the int64 at an address and return what it was before, as one step for all threads."""
+
+    def codegen(context, builder, signature, args):
+        pointer = builder.inttoptr(args[0], ir.IntType(64).as_pointer())
+        return builder.atomic_rmw("add", pointer, args[1], "seq_cst")
+
+    return types.int64(types.int64, types.int64), codegen
+
+
+@intrinsic
+def address_of(typingctx, pointer):
+    """A pointer of C as a number."""
+
+    def codegen(context, builder, signature, args):
+        return builder.ptrtoint(args[0], ir.IntType(64))
+
+    return types.int64(types.voidptr), codegen
 
 
 _ENDLESS = 1 << 40  # the length numba wants; nothing checks against it

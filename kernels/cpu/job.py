@@ -10,11 +10,9 @@ from __future__ import annotations
 from enum import IntEnum
 
 import numpy as np
-from llvmlite import ir
 from numba import cfunc, types
-from numba.extending import intrinsic
 
-from mxviz.kernels.cpu._base import Width, device, f32, float_of, i64, kernel, widen
+from mxviz.kernels.cpu._base import Width, address_of, device, f32, fetch_add, float_of, i64, kernel, widen
 from mxviz.kernels.cpu.attend import ROWS, TILE, TILE_NUMBERS, attend_split, merge_row
 from mxviz.kernels.cpu.steps import PARTIAL
 from mxviz.kernels.cpu.tiles import Held, segment_end
@@ -53,25 +51,6 @@ class Job(IntEnum):
     SUMS = 27  # float32 [batch · heads, rows, splits, 2]
     SINKS = 28  # float32 logits [heads · group] that take weight and give nothing, or 0
     OUT = 29  # float32 [batch · heads, rows, apart · value dim]
-
-
-@intrinsic
-def _fetch_add(typingctx, address, amount):
-    """Add to the int64 at an address and return what it was before, as one step for all threads."""
-
-    def codegen(context, builder, signature, args):
-        pointer = builder.inttoptr(args[0], ir.IntType(64).as_pointer())
-        return builder.atomic_rmw("add", pointer, args[1], "seq_cst")
-
-    return types.int64(types.int64, types.int64), codegen
-
-
-@intrinsic
-def _address(typingctx, pointer):
-    def codegen(context, builder, signature, args):
-        return builder.ptrtoint(args[0], ir.IntType(64))
-
-    return types.int64(types.voidptr), codegen
 
 
 @device
@@ -113,7 +92,7 @@ def _work(address):
     mask_strides = (job[Job.MASK_B], job[Job.MASK_H], job[Job.MASK_Q], job[Job.MASK_K])
     softcap = float_of(np.int32(job[Job.SOFTCAP]))
     while True:
-        unit = _fetch_add(address + 8 * Job.NEXT, 1)
+        unit = fetch_add(address + 8 * Job.NEXT, 1)
         if unit >= job[Job.UNITS]:
             return
         work, part = divmod(unit, splits)
@@ -140,7 +119,7 @@ def _work(address):
             part * split, min(total, (part + 1) * split), tile, scratch,
             (job[Job.ACC] + 4 * at * wide, 4 * splits * wide), (job[Job.SUMS] + 8 * at, 8 * splits),
         )  # fmt: skip
-        if _fetch_add(address + 8 * Job.DONE, 1) == job[Job.UNITS] - 1:
+        if fetch_add(address + 8 * Job.DONE, 1) == job[Job.UNITS] - 1:
             _merge(job, rows, splits, wide)
 
 
@@ -168,4 +147,4 @@ def attend_job(address):
 @cfunc(types.void(types.voidptr), cache=True, error_model="numpy")
 def attend_team(pointer):
     """The same as a plain function of C, for a team of threads of another library."""
-    _work(_address(pointer))
+    _work(address_of(pointer))

@@ -32,7 +32,7 @@ def buffer(shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
 def kernels() -> ModuleType:
     """The kernels; they are imported once the compiled code has its folder."""
     host.set_cache_folder()
-    for name in ("scales", "quantize", "dequantize", "attend", "job", "append"):
+    for name in ("scales", "quantize", "dequantize", "attend", "job", "append", "team"):
         import_module(f"mxviz.kernels.cpu.{name}")
     return import_module("mxviz.kernels.cpu")
 

@@ -17,6 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from mxviz import kernels
@@ -81,7 +82,9 @@ def _pool(size: int) -> ThreadPoolExecutor:
 os.register_at_fork(after_in_child=_pool.cache_clear)  # a child has the pool, but none of its threads
 
 
-def spread(kernel: Callable[..., None], arguments: tuple, units: int, cost: int) -> None:
+def spread(
+    kernel: Callable[..., None], arguments: tuple, units: int, cost: int, team: CFunc | None = None
+) -> None:
     """Run `kernel(*arguments, first, last)` over all units, on several threads where that pays.
 
     Not Numba's `parallel=True`: its default layer aborts the process where two threads enter at once.
@@ -91,10 +94,18 @@ def spread(kernel: Callable[..., None], arguments: tuple, units: int, cost: int)
         arguments: all its other arguments.
         units: independent pieces of work, each done by one thread: their number changes no byte.
         cost: numbers that are worked on, all units together.
+        team: the same kernel as a C callback (`mxviz.kernels.cpu.team`), for torch's own threads.
     """
     threads = min(torch.get_num_threads(), units, cost // _NUMBERS_A_THREAD + 1)
     if threads <= 1:
         kernel(*arguments, 0, units)
+        return
+    run = None if team is None else _torchs_team()
+    if run is not None:
+        *numbers, plan = arguments
+        chunk = max(1, units // (threads * _CHUNKS_A_MEMBER))
+        job = np.array((0, units, chunk, plan.ctypes.data, *numbers), np.int64)
+        run(team.address, job.ctypes.data, threads, 0)
         return
     ends = [units * i // threads for i in range(threads + 1)]
     pool = _pool(torch.get_num_threads())
@@ -136,6 +147,7 @@ def together(kernel: Callable[[int], None], team: CFunc, job: int, units: int, c
 
 
 _NUMBERS_A_MEMBER = 1 << 16
+_CHUNKS_A_MEMBER = 8
 
 
 @cache

@@ -98,8 +98,10 @@ def quantize(x: Tensor, scheme: Scheme, axis: int, frozen: Tensor | None) -> MXB
     strides = (0, 0, 0, 0) if spread is None else spread.stride()
     target = (packed.data_ptr(), scales.data_ptr(), address(zeros), address(spread), *strides, plan.array)
     both = kernels().quantize
-    kernel, room = (both.quantize_rows, (tokens,)) if axis == -1 else (both.quantize_columns, ())
-    host.spread(kernel, (*source, *room, *target), _units(plan, axis, x.shape), x.numel())
+    teams, by_rows = kernels().team, axis == -1
+    kernel, room = (both.quantize_rows, (tokens,)) if by_rows else (both.quantize_columns, ())
+    team = teams.quantize_rows_team if by_rows else teams.quantize_columns_team
+    host.spread(kernel, (*source, *room, *target), _units(plan, axis, x.shape), x.numel(), team)
     return MXBlocks(packed, scales, scheme, shape, axis, given, zeros)
 
 
@@ -139,7 +141,7 @@ class _RowWriter:
             self.kernel(self.job_at)
             return
         arguments = (*job[:12].tolist(), 0, 0, 0, 0, 0, self.plan.array)
-        host.spread(self.rows_kernel, arguments, int(job[13]), x.numel())
+        host.spread(self.rows_kernel, arguments, int(job[13]), x.numel(), kernels().team.quantize_rows_team)
 
 
 _SMALL = 1 << 16  # numbers that one thread packs sooner than another one wakes
@@ -215,7 +217,9 @@ def dequantize(blocks: MXBlocks, dtype: torch.dtype) -> Tensor:
     )  # fmt: skip
     both = kernels().dequantize
     kernel = both.dequantize_rows if axis == -1 else both.dequantize_columns
-    host.spread(kernel, arguments, _units(plan, axis, target.shape), out.numel())
+    teams = kernels().team
+    team = teams.dequantize_rows_team if axis == -1 else teams.dequantize_columns_team
+    host.spread(kernel, arguments, _units(plan, axis, target.shape), out.numel(), team)
     return out if dtype is torch.float32 else out.to(dtype)
 
 
