@@ -67,7 +67,7 @@ RUNS = {
             max_new_tokens=64,
             store_dtype="bfloat16",
             layers=tuple(range(0, 30, 3)),
-            query_layers=(18,),
+            query_layers=(0, 15),
         ),
         every_scheme=False,
     ),

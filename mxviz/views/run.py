@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import streamlit as st
-from streamlit.errors import StreamlitAPIException
 
 from mxviz.capture import LANES, Capture
 from mxviz.page import literal
@@ -64,12 +61,8 @@ def _whose(name: str, capture: Capture) -> str:
 
 
 def _onwards() -> None:
-    """Link to the cache behind the answers."""
-    from mxviz.views import microscope
-
-    with contextlib.suppress(StreamlitAPIException, KeyError):  # the page is drawn without the navigation
-        st.page_link(
-            st.Page(microscope.page, title="Microscope", url_path="microscope"),
-            label="Look into this cache: every scale, every outlier",
-            icon=":material/arrow_forward:",
-        )
+    """Link to the cache behind the answers, where the app has told which page that is."""
+    microscope = st.session_state.get("pages", {}).get("microscope")
+    if microscope is not None:
+        words = "Look into this cache: every scale, every outlier"
+        st.page_link(microscope, label=words, icon=":material/arrow_forward:")
