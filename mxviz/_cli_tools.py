@@ -47,29 +47,48 @@ def _table(rows: list[dict]) -> str:
 def figure(args: argparse.Namespace) -> int:
     """Draw one figure of a capture into a file; 1 where the browser that is needed is missing or fails."""
     from mxviz.export import ExportError
-    from mxviz.figures import FIGURES
+    from mxviz.pictures import write_picture
 
     if args.list:
-        for name, entry in FIGURES.items():
-            print(f"{name:10} {entry.title}")
+        _list_figures()
         return 0
     if not (args.capture and args.name and args.out):
         raise ValueError(
             "expected: mxviz figure run.safetensors NAME -o FIG.svg; mxviz figure --list names them"
         )
-    from mxviz.pictures import write_picture
-
     check_writable(args.out)
-    place = {name: getattr(args, name) for name in ("layer", "head", "part", "recipe", "baseline")}
+    place = {option: getattr(args, option) for option in _PLACE}
+    sheet = {option: getattr(args, option) for option in ("theme", "size", "title", "caption", "font_scale")}
     try:
         path = write_picture(
-            Capture.load(args.capture), args.name, args.out, **place, theme=args.theme, size=args.size
+            Capture.load(args.capture),
+            args.name,
+            args.out,
+            **sheet,
+            show_provenance=args.provenance,
+            **place,
         )
     except ExportError as error:
         print(f"mxviz: {error}", file=sys.stderr)
         return 1
     print(path)
     return 0
+
+
+_PLACE = (
+    *("layer", "head", "part", "token", "channel", "query_head", "position", "measure", "schemes"),
+    *("recipe", "baseline"),
+)
+
+
+def _list_figures() -> None:
+    from mxviz.figures import FIGURES
+    from mxviz.pictures import PICTURES
+
+    for name, drawn in PICTURES.items():
+        print(f"{name:12} {FIGURES[name].about.split('. ')[0].rstrip('.')}")
+        if drawn.measures:
+            print(f"{'':12} measures: {', '.join(drawn.measures)}")
 
 
 def pack(args: argparse.Namespace) -> None:

@@ -66,19 +66,7 @@ def parser() -> argparse.ArgumentParser:
     race.add_argument("--json", metavar="FILE", help="write the table as JSON; - is standard output")
     race.set_defaults(command=_lazy("_cli_tools", "race"))
 
-    figure = commands.add_parser("figure", help="draw one figure of a capture into a file")
-    figure.add_argument("capture", nargs="?", help="a file made by: mxviz run --out")
-    figure.add_argument("name", nargs="?", help="which figure; --list shows them")
-    figure.add_argument("-o", "--out", metavar="FIG", help="FIG.svg, .png, .pdf, .html or .csv")
-    figure.add_argument("--list", action="store_true", help="list the figures and stop")
-    figure.add_argument("--layer", type=int, help="layer (default: the one with the worst outlier)")
-    figure.add_argument("--head", type=int, help="KV head (default: the one with the worst outlier)")
-    figure.add_argument("--part", choices=("key", "value"), default="key")
-    figure.add_argument("--recipe", help="look through another recipe than the run's")
-    figure.add_argument("--baseline", help="compare with another baseline than the run's")
-    figure.add_argument("--theme", default="light", help="light or dark")
-    figure.add_argument("--size", default="slide", help="slide (16:9), figure or phone")
-    figure.set_defaults(command=_lazy("_cli_tools", "figure"))
+    _add_figure(commands)
 
     pack = commands.add_parser("pack", help="write the packed bytes of a capture, layout in the header")
     pack.add_argument("capture", help="a file made by: mxviz run --out")
@@ -99,6 +87,40 @@ def parser() -> argparse.ArgumentParser:
     doctor = commands.add_parser("doctor", help="what is here: torch, backends, browser for export, memory")
     doctor.set_defaults(command=_lazy("_cli_tools", "doctor"))
     return top
+
+
+def _add_figure(commands: argparse._SubParsersAction) -> None:
+    figure = commands.add_parser("figure", help="draw one figure of a capture into a file")
+    figure.add_argument("capture", nargs="?", help="a file made by: mxviz run --out")
+    figure.add_argument("name", nargs="?", help="which figure; --list shows them")
+    figure.add_argument("-o", "--out", metavar="FIG", help="FIG.svg, .png, .pdf, .html, .csv or .npz")
+    figure.add_argument("--list", action="store_true", help="list the figures and stop")
+    place = figure.add_argument_group(
+        "what is drawn; where the largest outlier is, and the run's own, by default"
+    )
+    place.add_argument("--layer", type=int)
+    place.add_argument("--head", type=int, help="KV head")
+    place.add_argument("--part", choices=("key", "value"))
+    place.add_argument("--token", type=int)
+    place.add_argument("--channel", type=int)
+    place.add_argument("--query-head", type=int, help="of attention")
+    place.add_argument("--position", type=int, help="of attention: the token that asks")
+    place.add_argument("--measure", help="of overview and race; --list shows them")
+    place.add_argument("--schemes", nargs="+", metavar="SCHEME", help="of race-layers")
+    place.add_argument("--recipe", help="look through another recipe than the run's")
+    place.add_argument("--baseline", help="compare with another baseline than the run's")
+    sheet = figure.add_argument_group("how it looks")
+    sheet.add_argument("--theme", default="light", help="light, dark, transparent or transparent-dark")
+    sheet.add_argument(
+        "--size", default="slide", help="slide (16:9), square, column or page (of a paper), figure or phone"
+    )
+    sheet.add_argument("--title", help="instead of the figure's own sentence; empty for none")
+    sheet.add_argument("--caption", default="", help="a text below the figure")
+    sheet.add_argument("--font-scale", type=float, default=1.0, metavar="X", help="0.5 to 3 (default 1)")
+    sheet.add_argument(
+        "--provenance", action="store_true", help="say below the figure where it came from; files always do"
+    )
+    figure.set_defaults(command=_lazy("_cli_tools", "figure"))
 
 
 def _add_run(commands: argparse._SubParsersAction) -> None:

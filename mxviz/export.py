@@ -1,4 +1,4 @@
-"""Figures and tables as files: SVG, PNG and PDF through Chrome, HTML that works offline, CSV.
+"""Figures and tables as files: SVG, PNG and PDF through Chrome, HTML that works offline, CSV and NumPy.
 
 Every file says where it came from, in the place its format has for that.
 """
@@ -8,74 +8,63 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import re
 import struct
-import subprocess
-import sys
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape as html_escape
 from html import unescape as html_unescape
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from mxviz._export_chrome import REMEDY, SECONDS, ExportError, find_browser, render
+from mxviz._export_sheet import SIZES, WIDTH, Size
 from mxviz.figures import Figure
 
-REMEDY = (
-    "no Chrome or Chromium was found, which .svg, .png and .pdf need: `apt-get install chromium` (or set "
-    "BROWSER_PATH to one); .html export works without it"
-)
-SECONDS = 60.0
+__all__ = [
+    "KINDS",
+    "REMEDY",
+    "SECONDS",
+    "SIZES",
+    "ExportError",
+    "File",
+    "Size",
+    "find_browser",
+    "made",
+    "write",
+]
+
+Table = tuple[Sequence[str], Iterable[Sequence[Any]]]
+"""Column names, and rows."""
 
 
-class Size(NamedTuple):
-    """CSS pixels (None: as the figure was built) and how many device pixels each becomes in a PNG."""
+class File(NamedTuple):
+    """What goes into a file: the figure, its size, the numbers behind it, and where it came from."""
 
-    width: int | None
-    height: int | None
-    scale: float
-
-
-SIZES = {
-    "slide": Size(1280, 720, 1.5),
-    "figure": Size(None, None, 2.0),
-    "phone": Size(390, None, 3.0),
-}
-"""Build a figure at the width and height named here, then write it: labels are laid out for that width."""
-
-
-class ExportError(RuntimeError):
-    """A file could not be written; the message is one line that says what to do."""
-
-
-def find_browser() -> str | None:
-    """Return the Chrome or Chromium that exports will use, or None where there is none."""
-    if find_spec("choreographer") is None:
-        return None
-    from choreographer.browsers.chromium import Chromium
-
-    path = os.environ.get("BROWSER_PATH") or Chromium.find_browser(skip_local=False)
-    return path if path and os.access(path, os.X_OK) else None
+    fig: Figure | None
+    size: Size = SIZES["slide"]
+    table: Table | None = None
+    provenance: Mapping[str, Any] | None = None
 
 
 def write(
     fig: Figure | None,
     path: str | Path,
     *,
-    size: str = "slide",
-    table: tuple[Sequence[str], Iterable[Sequence[Any]]] | None = None,
+    size: str | Size = "slide",
+    table: Table | None = None,
     provenance: Mapping[str, Any] | None = None,
     timeout: float = SECONDS,
 ) -> Path:
     """Write a figure to a file of the kind its name ends in, and return the path.
 
     Args:
-        fig: the figure; not needed for .csv.
-        path: ends in .svg, .png, .pdf, .html or .csv.
-        size: a name of `SIZES`.
-        table: for .csv: column names and rows.
+        fig: the figure; not needed for .csv and .npz.
+        path: ends in .svg, .png, .pdf, .html, .csv or .npz.
+        size: a name of `SIZES`, or a size.
+        table: for .csv and .npz: column names and rows.
         provenance: what made the figure (model, recipe, versions, …), written into the file as JSON.
         timeout: seconds after which rendering is given up.
 
@@ -84,34 +73,75 @@ def write(
         ExportError: where Chrome is missing, fails, or takes too long.
     """
     path = Path(path)
-    kind = path.suffix.lower().lstrip(".")
-    if kind not in KINDS:
-        raise ValueError(f"cannot write {path.name!r}; expected a name that ends in .{', .'.join(KINDS)}")
-    if size not in SIZES:
-        raise ValueError(f"unknown size {size!r}; expected one of: {', '.join(SIZES)}")
-    about = json.dumps(dict(provenance or {}), ensure_ascii=False, default=str)
-    about = about.encode("utf-8", "replace").decode()  # a lone surrogate fits in no file
-    if kind == "csv":
-        if table is None:
-            raise ValueError("a .csv needs the figure's numbers; give table=(column names, rows)")
-        path.write_text(_csv(*table, about), encoding="utf-8", newline="")
-        return path
-    if fig is None:
-        raise ValueError(f"a .{kind} needs a figure; only .csv is written from a table alone")
-    path.write_bytes(DRAWERS[kind](fig, SIZES[size], about, timeout))
+    kind = kind_of(path)
+    if not isinstance(size, Size):
+        if size not in SIZES:
+            raise ValueError(f"unknown size {size!r}; expected one of: {', '.join(SIZES)}")
+        size = SIZES[size]
+    path.write_bytes(made([File(fig, size, table, provenance)], kind, timeout)[0])
     return path
 
 
-def _svg(fig: Figure, size: Size, about: str, timeout: float) -> bytes:
-    """SVG whose title is the alt text and whose metadata is the provenance."""
-    text = _render(fig, "svg", size, timeout).decode()
+def kind_of(path: str | Path) -> str:
+    """Return the kind of file that a name's ending chooses; ValueError lists the kinds."""
+    kind = Path(path).suffix.lower().lstrip(".")
+    if kind not in KINDS:
+        raise ValueError(
+            f"cannot write {Path(path).name!r}; expected a name that ends in .{', .'.join(KINDS)}"
+        )
+    return kind
+
+
+def made(files: Sequence[File], kind: str, timeout: float = SECONDS) -> list[bytes]:
+    """Return the bytes of some files of one kind; Chrome is started once for all of them.
+
+    Raises:
+        ValueError: for an unknown kind, or a file without what its kind needs.
+        ExportError: where Chrome is missing, fails, or takes too long.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"unknown kind {kind!r}; expected one of: {', '.join(KINDS)}")
+    abouts = [_about(file.provenance) for file in files]
+    if kind in TABLES:
+        if any(file.table is None for file in files):
+            raise ValueError(f"a .{kind} needs the figure's numbers; give table=(column names, rows)")
+        return [TABLES[kind](*file.table, about) for file, about in zip(files, abouts, strict=True)]
+    if any(file.fig is None for file in files):
+        raise ValueError(f"a .{kind} needs a figure; only .{' and .'.join(TABLES)} are written from a table")
+    if kind == "html":
+        return [_html(file, about) for file, about in zip(files, abouts, strict=True)]
+    drawn = render([(file.fig, _options(file, kind)) for file in files], timeout) if files else []
+    return [
+        CHROME[kind](picture, file.fig, about)
+        for picture, file, about in zip(drawn, files, abouts, strict=True)
+    ]
+
+
+def _about(provenance: Mapping[str, Any] | None) -> str:
+    about = json.dumps(dict(provenance or {}), ensure_ascii=False, default=str)
+    return about.encode("utf-8", "replace").decode()  # a lone surrogate fits in no file
+
+
+def _options(file: File, kind: str) -> dict[str, Any]:
+    """Return what Kaleido is told; a hair is added to the scale, or 1919.99… pixels become 1919."""
+    size, layout = file.size, file.fig.layout
+    return {
+        "format": kind,
+        "width": size.width or layout.width or WIDTH,
+        "height": size.height or layout.height or 720,
+        "scale": size.zoom * (size.scale * (1 + 1e-9) if kind == "png" else 1),
+    }
+
+
+def _svg(drawn: bytes, fig: Figure, about: str) -> bytes:
+    """SVG whose description is the alt text and whose metadata is the provenance."""
+    text = drawn.decode()
     inside = f"<desc>{html_escape(_alt(fig))}</desc><metadata>{html_escape(about)}</metadata>"
     return re.sub(r"(<svg\b[^>]*>)", lambda m: m[1] + inside, text, count=1).encode()
 
 
-def _png(fig: Figure, size: Size, about: str, timeout: float) -> bytes:
+def _png(image: bytes, fig: Figure, about: str) -> bytes:
     """PNG with the provenance and the alt text as iTXt chunks after the header (PNG, section 11.3.4.5)."""
-    image = _render(fig, "png", size, timeout)
     header_end = 8 + 25  # signature, and IHDR with its length, name and checksum
     texts = _chunk("Description", _alt(fig)) + _chunk("Comment", about) + _chunk("Software", "mxviz")
     return image[:header_end] + texts + image[header_end:]
@@ -122,9 +152,10 @@ def _chunk(keyword: str, text: str) -> bytes:
     return struct.pack(">I", len(body) - 4) + body + struct.pack(">I", zlib.crc32(body))
 
 
-def _pdf(fig: Figure, size: Size, about: str, timeout: float) -> bytes:
+def _pdf(drawn: bytes, fig: Figure, about: str) -> bytes:
     """PDF with the provenance as an incremental update of its document information (PDF 1.7, 7.5.6)."""
-    return _with_info(_render(fig, "pdf", size, timeout), {"Subject": _alt(fig), "Keywords": about})
+    entries = {"Title": _title(fig), "Subject": _alt(fig), "Keywords": about}
+    return _with_info(drawn, entries)
 
 
 def _with_info(pdf: bytes, entries: Mapping[str, str]) -> bytes:
@@ -145,8 +176,11 @@ def _with_info(pdf: bytes, entries: Mapping[str, str]) -> bytes:
     return pdf + b"\n" + info + table + tail % (number + 1, root[1], number, previous[1], at + len(info))
 
 
-def _html(fig: Figure, size: Size, about: str, timeout: float) -> bytes:
-    """One page that holds plotly.js itself and asks nobody for anything."""
+def _html(file: File, about: str) -> bytes:
+    """One page that holds plotly.js itself and asks nobody for anything; a zoom enlarges it as a whole."""
+    fig, zoom = file.fig, file.size.zoom
+    wide, high = (round(zoom * n) for n in (fig.layout.width or WIDTH, fig.layout.height or 720))
+    larger = f" style='transform:scale({zoom:.6g});transform-origin:0 0'" if zoom != 1 else ""
     alt = html_escape(_alt(fig), quote=True)
     body = fig.to_html(
         full_html=False, include_plotlyjs=True, include_mathjax=False, config={"displaylogo": False}
@@ -158,19 +192,36 @@ def _html(fig: Figure, size: Size, about: str, timeout: float) -> bytes:
         f"<title>{html_escape(_title(fig))}</title><meta name='description' content=\"{alt}\">"
         "<meta name='generator' content='mxviz'>"
         f"<meta name='provenance' content=\"{html_escape(about, quote=True)}\">"
-        f"</head><body style='margin:0;background:{paper}'><div role='img' aria-label=\"{alt}\">{body}</div>"
+        f"</head><body style='margin:0;background:{paper}'>"
+        f"<div role='img' aria-label=\"{alt}\" style='width:{wide}px;height:{high}px'>"
+        f"<div{larger}>{body}</div></div>"
         "</body></html>\n"
     ).encode()
 
 
-def _csv(columns: Sequence[str], rows: Iterable[Sequence[Any]], about: str) -> str:
+def _csv(columns: Sequence[str], rows: Iterable[Sequence[Any]], about: str) -> bytes:
     """Comma-separated values with the provenance in a first line that starts with #."""
     out = io.StringIO()
     out.write(f"# {about}\n")
     writer = csv.writer(out)
     writer.writerow(columns)
     writer.writerows(rows)
+    return out.getvalue().encode("utf-8", "replace")
+
+
+def _npz(columns: Sequence[str], rows: Iterable[Sequence[Any]], about: str) -> bytes:
+    """NumPy arrays, one a column, nothing pickled; the provenance is an array of one text."""
+    rows = list(rows)
+    arrays = {name: _array([row[i] for row in rows]) for i, name in enumerate(columns)}
+    out = io.BytesIO()
+    np.savez_compressed(out, provenance=np.array(about), **arrays)
     return out.getvalue()
+
+
+def _array(column: list[Any]) -> np.ndarray:
+    if any(isinstance(value, str) for value in column):
+        return np.array(["" if value is None else str(value) for value in column], dtype=np.str_)
+    return np.array([np.nan if value is None else value for value in column])
 
 
 def _alt(fig: Figure) -> str:
@@ -181,80 +232,13 @@ def _title(fig: Figure) -> str:
     return html_unescape((fig.layout.title.text or "figure").replace("<br>", " "))
 
 
-_DRAW = """
-import asyncio, json, os, signal, sys, threading
-out = os.fdopen(os.dup(1), "wb")
-os.dup2(2, 1)  # whatever a library prints must not end up in the picture
-import kaleido
-from kaleido.errors import ChromeNotFoundError
-figure, options, seconds = json.load(sys.stdin)
+CHROME: dict[str, Callable[[bytes, Figure, str], bytes]] = {"svg": _svg, "png": _png, "pdf": _pdf}
+"""Kinds that Chrome draws, and what puts words into its pictures."""
 
-def give_up():
-    try:
-        os.killpg(chrome.subprocess.pid, signal.SIGKILL)
-    finally:
-        os._exit(5)
-
-async def draw():
-    async with chrome:
-        return await chrome.calc_fig(figure, options)
-
-try:
-    chrome = kaleido.Kaleido(mathjax=False, timeout=None)
-    watch = threading.Timer(seconds, give_up)
-    watch.daemon = True
-    watch.start()
-    out.write(asyncio.run(draw()))
-    out.flush()
-except ChromeNotFoundError:
-    os._exit(3)
-except Exception as error:
-    said = str(error.args[0] if error.args else type(error).__name__)
-    print(said.strip().split(chr(10))[0], file=sys.stderr, flush=True)
-    os._exit(4)
-os._exit(0)
-"""
-_NO_CHROME, _TOO_LONG = 3, 5
-_GRACE = 10.0
-"""Seconds for Python itself to start and to end, on top of those for Chrome."""
-
-
-def _render(fig: Figure, kind: str, size: Size, timeout: float) -> bytes:
-    """Draw with Chrome, without MathJax and within a time limit.
-
-    A process of its own drives Chrome: a browser that hangs can be ended whole, and neither a notebook's
-    event loop nor a web page's threads are in the way.
-    """
-    if find_spec("kaleido") is None:
-        raise ExportError("kaleido is not installed: `pip install kaleido`; .html export works without it")
-    options = {
-        "format": kind,
-        "width": size.width or fig.layout.width or 1280,
-        "height": size.height or fig.layout.height or 720,
-        "scale": size.scale if kind == "png" else 1,
-    }
-    request = f"[{fig.to_json()}, {json.dumps(options)}, {timeout}]".encode()
-    command = [sys.executable, "-P", "-c", _DRAW]
-    try:
-        done = subprocess.run(command, input=request, capture_output=True, timeout=timeout + _GRACE)
-    except subprocess.TimeoutExpired:
-        done = subprocess.CompletedProcess(command, _TOO_LONG)
-    if done.returncode == _NO_CHROME:
-        raise ExportError(REMEDY)
-    if done.returncode == _TOO_LONG:
-        raise ExportError(
-            f"Chrome did not finish the .{kind} within {timeout:g} s; .html export works without it"
-        )
-    if done.returncode or not done.stdout:
-        said = (done.stderr.decode(errors="replace").strip().splitlines() or ["it ended without a word"])[-1]
-        raise ExportError(f"Chrome could not draw the .{kind}: {said.rstrip('.')}; .html works without it")
-    return done.stdout
-
-
-DRAWERS: dict[str, Callable[[Figure, Size, str, float], bytes]] = {
-    "svg": _svg,
-    "png": _png,
-    "pdf": _pdf,
-    "html": _html,
+TABLES: dict[str, Callable[[Sequence[str], Iterable[Sequence[Any]], str], bytes]] = {
+    "csv": _csv,
+    "npz": _npz,
 }
-KINDS = (*DRAWERS, "csv")
+"""Kinds that hold the numbers behind a figure."""
+
+KINDS = (*CHROME, "html", *TABLES)

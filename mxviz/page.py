@@ -12,11 +12,12 @@ from mxviz._paths import ASSETS
 from mxviz.capture import LANES, Capture
 from mxviz.figures import FIGURES, alt_text
 from mxviz.figures.theme import THEMES, Theme
-from mxviz.pictures import picture
+from mxviz.pictures import available, picture
 from mxviz.report import report
 
-ORDER = ("outliers", "scales", "error")
-"""Figures in the order a reader meets them: what sticks out, what it does to the scales, what that costs."""
+ORDER = ("overview", "outliers", "scales", "error", "rulers", "divergence")
+"""Figures in the order a reader meets them: where to look, what sticks out, what it does to the scales, what
+that costs, and whether it mattered."""
 
 REPORT_WIDTH = 1200
 """CSS pixels of a report's figures; a narrower window scrolls them sideways."""
@@ -175,7 +176,8 @@ def _n(value: float | None, spec: str, unit: str = "") -> str:
 def html_report(capture: Capture, theme: str = "light") -> str:
     """Return a page of a run (texts, numbers, figures) that works offline, as one HTML text."""
     figures = []
-    for index, name in enumerate(ORDER):
+    known = available(capture)
+    for index, name in enumerate(name for name in ORDER if name in known):
         family, figure = FIGURES[name], picture(capture, name, theme=theme, width=REPORT_WIDTH)
         drawn = figure.to_html(full_html=False, include_plotlyjs=index == 0, config={"displaylogo": False})
         figures.append(

@@ -2,67 +2,65 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator
+from collections.abc import Mapping
 from functools import lru_cache
-from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from mxviz import __version__
+from mxviz._export_provenance import provenance, provenance_line, short_name
+from mxviz._export_sheet import Sheet, put_on, size_of, theme_of
+from mxviz._pictures_registry import PICTURES, available, default_place, draw, place_of
 from mxviz.analysis import HeadView, head_view, relative_error
 from mxviz.capture import Capture
-from mxviz.export import SIZES, write
+from mxviz.export import TABLES, File, kind_of, made
 from mxviz.figures import FIGURES, Figure
 from mxviz.formats import Recipe
-from mxviz.outliers import channel_outliers
+
+__all__ = [
+    "PICTURES",
+    "Sheet",
+    "available",
+    "default_place",
+    "figure_file",
+    "picture",
+    "see",
+    "short_name",
+    "write_picture",
+]
 
 _VIEWS = 32  # head views kept; one of 512 tokens × 64 channels is about 1 MB
-
-
-def default_place(capture: Capture, part: str = "key") -> tuple[int, int]:
-    """Return the layer and KV head of the largest outlier channel; the first ones where none stands out."""
-    worst = max(channel_outliers(capture, part), key=lambda row: row.ratio_to_median, default=None)
-    return (worst.layer, worst.head) if worst else (capture.layers[0], 0)
 
 
 def picture(
     capture: Capture,
     name: str,
     *,
-    layer: int | None = None,
-    head: int | None = None,
-    part: str = "key",
-    recipe: str | None = None,
-    baseline: str | None = None,
     theme: str = "light",
     width: int = 1280,
     height: int | None = None,
+    **place: Any,
 ) -> Figure:
-    """Draw a figure of one KV head of a capture.
+    """Draw a figure of a capture.
 
     Args:
         capture: the run.
-        name: a name of `mxviz.figures.FIGURES`.
-        layer: by default, with head, the place of the largest outlier channel.
-        head: KV head.
-        part: `key` or `value`.
-        recipe: what to look through; by default the run's own.
-        baseline: what to compare with; by default the run's own.
+        name: a name of `PICTURES`; `mxviz figure --list` describes them.
         theme: `light` or `dark`.
         width: CSS pixels; below 640 the figure is laid out for a phone.
         height: CSS pixels; by default what the figure needs.
+        place: what the figure is told: some of layer, head, part, token, channel, query_head, position,
+            measure, schemes, recipe and baseline, by default where the largest outlier is and the run's own;
+            `PICTURES[name].options` are those that mean something to it.
 
     Raises:
-        ValueError: for an unknown figure, part, recipe or theme, or a place that was not recorded.
+        ValueError: for an unknown figure, part, recipe or theme, a place that was not recorded, an option
+            that means nothing to the figure, or a capture that lacks what it needs.
     """
-    if name not in FIGURES:
-        raise ValueError(f"no figure {name!r}; expected one of: {', '.join(FIGURES)}")
-    view, layer, head = see(capture, layer, head, part, recipe, baseline)
-    size = {"theme": theme, "width": width, "height": height}
-    where = f"{short_name(capture.model)} · layer {layer}, KV head {head}, {part}s"
-    return _DRAWN[name](view, where, part, size)
+    return draw(
+        capture, name, place_of(capture, name, **place), **{"theme": theme, "width": width, "height": height}
+    )
 
 
 def write_picture(
@@ -70,51 +68,53 @@ def write_picture(
     name: str,
     path: str | Path,
     *,
-    layer: int | None = None,
-    head: int | None = None,
-    part: str = "key",
-    recipe: str | None = None,
-    baseline: str | None = None,
     theme: str = "light",
     size: str = "slide",
+    title: str | None = None,
+    caption: str = "",
+    font_scale: float = 1.0,
+    show_provenance: bool = False,
+    **place: Any,
 ) -> Path:
-    """Draw a figure of a capture into a .svg, .png, .pdf, .html or (its numbers) .csv file.
+    """Draw a figure of a capture into a .svg, .png, .pdf or .html file, or its numbers into .csv or .npz.
 
     Args:
         path: where to; its ending chooses the kind of file.
-        size: a name of `mxviz.export.SIZES`. The rest is that of `picture`.
+        theme: `light`, `dark`, `transparent` or `transparent-dark`; the last two have no background.
+        size: a name of `mxviz.export.SIZES`.
+        title: instead of the figure's own sentence; empty for none.
+        caption: a text below the figure.
+        font_scale: how much larger fonts and lines are, 0.5 to 3.
+        show_provenance: whether the figure says where it came from; the file's metadata always does.
+        place: as in `picture`.
 
     Raises:
         ValueError: as `picture`, and for an unknown ending or size.
         mxviz.export.ExportError: where Chrome is needed and missing, or fails.
     """
-    if size not in SIZES:
-        raise ValueError(f"unknown size {size!r}; expected one of: {', '.join(SIZES)}")
-    view, layer, head = see(capture, layer, head, part, recipe, baseline)
-    place = {"layer": layer, "head": head, "part": part, "recipe": recipe, "baseline": baseline}
-    width, height = SIZES[size].width or 1280, SIZES[size].height
-    figure = picture(capture, name, **place, theme=theme, width=width, height=height)
-    return write(
-        figure, path, size=size, table=_table(name, view), provenance=provenance(capture, name, **place)
-    )
+    sheet, path = Sheet(theme, size, title, caption, font_scale, show_provenance), Path(path)
+    kind = kind_of(path)
+    file = figure_file(capture, name, place_of(capture, name, **place), sheet, kind in TABLES)
+    path.write_bytes(made([file], kind)[0])
+    return path
 
 
-def provenance(
-    capture: Capture, name: str, *, layer: int, head: int, part: str, recipe: str | None, baseline: str | None
-) -> dict[str, object]:
-    """Return where a figure came from, for the file's metadata; the prompt is a hash, not the text."""
-    return {
-        "figure": name,
-        "model": capture.model,
-        "revision": capture.revision,
-        "prompt_sha256": hashlib.sha256(capture.prompt.encode()).hexdigest(),
-        "layer": layer,
-        "head": head,
-        "part": part,
-        "recipe": str(Recipe.parse(recipe or capture.recipe)),
-        "baseline": str(Recipe.parse(baseline or capture.baseline)),
-        "mxviz": __version__,
-    }
+def figure_file(
+    capture: Capture, name: str, place: Mapping[str, Any], sheet: Sheet, numbers: bool = False
+) -> File:
+    """Return what goes into a file: the figure on its sheet, or, for a table, the numbers behind it.
+
+    Raises:
+        ValueError: for a theme, size or font scale that does not exist, or a figure that does not fit.
+    """
+    from mxviz._export_tables import table
+
+    theme_of(sheet)
+    size, about = size_of(sheet), provenance(capture, name, place)
+    if numbers:
+        return File(None, size, table(capture, name, dict(place)), about)
+    fig = put_on(sheet, lambda **look: draw(capture, name, dict(place), **look), provenance_line(about))
+    return File(fig, size, None, about)
 
 
 def see(
@@ -138,15 +138,15 @@ def _view(capture: Capture, layer: int, head: int, part: str, recipe: str, basel
     return head_view(capture, layer, head, part, recipe, baseline)
 
 
-def short_name(model: str) -> str:
-    """Return a model's name without its owner or folder."""
-    return model.rstrip("/").rsplit("/", 1)[-1] or model
+def _seen(capture: Capture, part: str, given: dict[str, Any]) -> tuple[HeadView, str, dict[str, Any]]:
+    """Return a head's tables, its name, and the size its figure is to have."""
+    place = {option: given.pop(option) for option in ("layer", "head", "recipe", "baseline")}
+    view, layer, head = see(capture, part=part, **place)
+    return view, f"{short_name(capture.model)} · layer {layer}, KV head {head}, {part}s", given
 
 
-# --- one function a figure: the sentence, and what it is drawn from -------------------------------
-
-
-def _scales(view: HeadView, where: str, part: str, size: dict) -> Figure:
+def _scales(capture: Capture, part: str, **given: Any) -> Figure:
+    view, where, size = _seen(capture, part, given)
     return FIGURES["scales"].draw(
         view.scales,
         view.tokens,
@@ -184,7 +184,8 @@ def _scales_sentence(view: HeadView, part: str) -> str:
     return f"The longest ruler among these {part}s is {longest:,.0f} times the usual one"
 
 
-def _outliers(view: HeadView, where: str, part: str, size: dict) -> Figure:
+def _outliers(capture: Capture, part: str, **given: Any) -> Figure:
+    view, where, size = _seen(capture, part, given)
     marked, half = view.marked_channels, view.x.shape[1] // 2
     partners = {c: (c + half) % view.x.shape[1] for c in marked} if part == "key" else {}
     return FIGURES["outliers"].draw(
@@ -210,7 +211,8 @@ def _outliers_sentence(view: HeadView, part: str) -> str:
     return f"Channel {worst} peaks at {peaks[worst] / view.median:,.0f} times the layer's median {part}"
 
 
-def _error(view: HeadView, where: str, part: str, size: dict) -> Figure:
+def _error(capture: Capture, part: str, **given: Any) -> Figure:
+    view, where, size = _seen(capture, part, given)
     return FIGURES["error"].draw(
         relative_error(view.x, view.micro),
         relative_error(view.x, view.single),
@@ -242,21 +244,3 @@ def _error_sentence(view: HeadView, part: str) -> str:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.1f}\N{NO-BREAK SPACE}%"
-
-
-_DRAWN = {"scales": _scales, "outliers": _outliers, "error": _error}
-
-
-def _table(name: str, view: HeadView) -> tuple[list[str], Iterator[tuple]]:
-    """Return the numbers behind a figure: column names, and rows."""
-    if name == "scales":
-        names = ["block", "channel"] if view.axis == "token" else ["token", "block"]
-        cells = product(*map(range, view.scales.shape))
-        return [*names, "scale", "byte"], (
-            (i, j, view.scales[i, j], view.scale_bytes[i, j]) for i, j in cells
-        )
-    cells = product(*map(range, view.x.shape))
-    names = ["token", "text", "channel", "x", "micro", "single"]
-    return names, (
-        (i, view.tokens[i], j, view.x[i, j], view.micro[i, j], view.single[i, j]) for i, j in cells
-    )

@@ -186,3 +186,67 @@ def test_packed_bytes_are_those_of_the_reference(tmp_path):
     blocks = quantize(Capture.load(run).part("key", 8)[:, 4:], "mxfp4")
     assert packed["8.key.packed"].equal(blocks.packed) and packed["8.key.scales"].equal(blocks.scales)
     assert packed["8.key.sink"].shape[1] == 4
+
+
+GALLERY = "qwen-code.safetensors"
+
+
+def test_figure_list_names_every_figure(capsys):
+    from mxviz.pictures import PICTURES
+
+    assert main(["figure", "--list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    names = [line.split()[0] for line in lines if not line.startswith(" ")]
+    assert names == list(PICTURES) and names[:3] == ["scales", "outliers", "error"]
+    assert all(len(line) > 30 for line in lines)
+    assert "measures: sqnr, flushed, kl" in lines[-2]
+
+
+def test_figure_writes_what_is_asked_for(capsys, tmp_path):
+    import csv
+
+    from mxviz._paths import ASSETS
+
+    run, out = str(ASSETS / "gallery" / GALLERY), tmp_path / "f.html"
+    look = ["--theme", "transparent", "--size", "square", "--title", "Mine <b>", "--caption", "Below"]
+    place = ["--layer", "8", "--head", "0", "--token", "5", "--channel", "31"]
+    assert main(["figure", run, "rulers", "-o", str(out), *place, *look, "--provenance"]) == 0
+    page = out.read_text(encoding="utf-8")
+    assert "Mine &lt;b&gt;" in page and "width:864px;height:864px" in page and "rgba(0,0,0,0)" in page
+    assert "Below" in page and "layer 8, KV head 0, token 5, channel 31, keys" in page
+    table = tmp_path / "f.csv"
+    assert main(["figure", run, "overview", "-o", str(table), "--measure", "single_flushed"]) == 0
+    head, *lines = table.read_text(encoding="utf-8").splitlines()
+    assert '"figure": "overview"' in head and '"measure": "single_flushed"' in head
+    rows = {(r["part"], r["layer"], r["head"]): float(r["single_flushed"]) for r in csv.DictReader(lines)}
+    assert rows["key", "8", "0"] > 0.9
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["overview", "--head", "1"], "takes no head"),
+        (["scales", "--layer", "99"], "layer 99 was not recorded"),
+        (["scales", "--theme", "blue"], "light, dark, transparent"),
+        (["scales", "--size", "wall"], "slide, square, column"),
+        (["scales", "--font-scale", "7"], "0.5 to 3"),
+        (["nope"], "scales, outliers, error, overview"),
+    ],
+)
+def test_figure_refuses_in_one_line_and_leaves_no_file(capsys, tmp_path, arguments, said):
+    from mxviz._paths import ASSETS
+
+    out = tmp_path / "f.html"
+    name, *options = arguments
+    run = str(ASSETS / "gallery" / GALLERY)
+    assert said in refused(capsys, "figure", run, name, "-o", str(out), *options)
+    assert not out.exists()
+
+
+def test_figure_without_what_it_needs_says_how_to_get_it(capsys, tmp_path):
+    from mxviz._paths import ASSETS
+
+    run = str(ASSETS / "gallery" / "planted.safetensors")
+    said = refused(capsys, "figure", run, "divergence", "-o", str(tmp_path / "f.svg"))
+    assert "needs the effect" in said and "mxviz run --model" in said
