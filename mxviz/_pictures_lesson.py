@@ -14,6 +14,7 @@ from mxviz.capture import Capture
 from mxviz.figures import Figure
 from mxviz.figures._nats import plain
 from mxviz.figures._traces import number
+from mxviz.figures.error import percent
 from mxviz.figures.lesson import (
     Bar,
     Curve,
@@ -55,7 +56,7 @@ def look_back_picture(capture: Capture, *, hidden: bool = False, **size) -> Figu
     title = f"{asking} was just written: where does this head look?"
     if not hidden:
         top = f"{token_words(seen.tokens, seen.top)}, token {seen.top}"
-        title = f"{asking} gives {share(float(seen.weights[seen.top]))} of its attention to {top}"
+        title = f"{asking} gives {percent(float(seen.weights[seen.top]))} of its attention to {top}"
     where = f"{short_name(capture.model)} · layer {seen.layer}, query head {seen.query_head}"
     return look_back_bars(
         seen.weights, seen.tokens, title=title, subtitle=f"{where} · exact keys", hidden=hidden, **size
@@ -105,7 +106,7 @@ def cooked_picture(steps: Sequence[Cooked], total: int, model: str, **size) -> F
     )
 
 
-def memory_picture(model: str = MODEL, tokens: int = 1000, **size) -> Figure:
+def memory_picture(model: str = MODEL, tokens: int = 4_000, **size) -> Figure:
     """Draw what a cache of so many tokens takes, stored in four ways, against the memory of cards."""
     shape = lesson.MODELS[model]
     held = {name: tokens * lesson.bytes_per_token(shape, lesson.bits_stored(name)) for name in lesson.STORED}
@@ -116,13 +117,13 @@ def memory_picture(model: str = MODEL, tokens: int = 1000, **size) -> Figure:
     said = f"{size_words(held['bfloat16'])} uncompressed, {size_words(held['MXFP4'])} as MXFP4"
     formula = f"2 × {shape.layers} layers × {shape.kv_heads} KV heads × {shape.head_dim}"
     each = f"{lesson.bytes_per_token(shape):,.0f} bytes per token in bfloat16"
-    ticks = {2.0**20: "1 MiB", 2.0**25: "32 MiB", 2.0**30: "1 GiB", 2.0**35: "32 GiB", 2.0**40: "1 TiB"}
+    ticks = {2.0**25: "32 MiB", 2.0**30: "1 GiB", 2.0**35: "32 GiB", 2.0**40: "1 TiB"}
     return named_bars(
         bars,
         title=f"{model}: the cache of {tokens:,} tokens takes {said}",
         subtitle=f"{formula} × 2 bytes = {each}; the cache alone, the weights come on top",
         axis="bytes, logarithmic",
-        span=(2.0**20, 2.0**41),
+        span=(2.0**22, 2.0**40),
         ticks=ticks,
         marks=[Mark(gib * 2.0**30, f"{name} {gib} GiB") for name, gib in lesson.CARDS.items()],
         **size,
@@ -133,7 +134,7 @@ def size_words(count: float) -> str:
     """Return bytes in words, three digits: 17.2 GiB."""
     for unit, one in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if count >= one:
-            return f"{number(count / one)} {unit}"
+            return f"{number(count / one)}\N{NO-BREAK SPACE}{unit}"
     return f"{count:.0f} bytes"
 
 
@@ -222,7 +223,7 @@ def effect_picture(capture: Capture, **size) -> Figure:
         Bar(
             _stored_words(row.recipe),
             max(row.kl, 1e-4),
-            f"{plain(row.kl, 2)} nats, first choice kept {share(row.top1)}",
+            f"{plain(row.kl, 2)} nats · {share(row.top1)} kept",
             "micro" if row.blocked else "single",
         )
         for row in rows
@@ -232,7 +233,7 @@ def effect_picture(capture: Capture, **size) -> Figure:
         title=f"One scale for a layer keeps {share(one[8].top1)} of the first choices at 8 bits (FP8), "
         f"{share(one[4].top1)} at 4 (INT4)",
         subtitle=f"{short_name(capture.model)} · KL(exact‖quantized) of the next token, mean over "
-        f"{len(capture.effect['micro']['kl']):,} positions; hatched: one scale for a layer",
+        f"{len(capture.effect['micro']['kl']):,} positions; kept: same first choice; hatched: one scale",
         axis="mean KL, nats, logarithmic (0 is the exact model)",
         span=(1e-3, 10.0),
         ticks={0.001: "0.001", 0.01: "0.01", 0.1: "0.1", 1.0: "1", 10.0: "10"},

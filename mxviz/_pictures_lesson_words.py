@@ -14,6 +14,7 @@ from mxviz._pictures_effect import share
 from mxviz.capture import Capture
 from mxviz.figures._nats import plain
 from mxviz.figures._traces import number
+from mxviz.figures.error import percent
 from mxviz.figures.labels import shorten
 from mxviz.formats import ELEMENTS, SCHEMES
 from mxviz.outliers import finite_amax, median_magnitude
@@ -84,7 +85,7 @@ def _taste(wild: Capture, mild: Capture) -> Facts:
         "head": str(seen.query_head),
         "top": token_words(seen.tokens, seen.top),
         "top_place": str(seen.top),
-        "top_share": share(float(seen.weights[seen.top])),
+        "top_share": percent(float(seen.weights[seen.top])),
         "others": str(len(seen.weights) - 1),
     }
     return Facts(words, list(places).index(seen.top), tuple(options))
@@ -168,7 +169,8 @@ def _cut(wild: Capture, mild: Capture) -> Facts:
     words = {
         **{"layer": str(lesson.CUT["layer"]), "head": str(head), "channel": str(channel)},
         **{"amax": number(finite_amax(keys), 4), "median": number(median_magnitude(keys), 2)},
-        **{"one": share(shares["one"]), "across": share(shares["channel"]), "along": share(shares["token"])},
+        **{"one": percent(shares["one"]), "across": percent(shares["channel"])},
+        "along": percent(shares["token"]),
     }
     return Facts(words)
 

@@ -141,7 +141,7 @@ def _repeats(capture: Capture) -> list[tuple[int, int]]:
     return found
 
 
-CUT = {"layer": 8, "part": "key", "recipe": "mxfp4", "baseline": "int4@tensor"}
+CUT = {"layer": 8, "part": "key", "recipe": "mxfp4:axis=token", "baseline": "int4@tensor"}
 """What the step on the two ways to cut looks at."""
 
 

@@ -17,6 +17,11 @@ PATTERNS = {"exact": "", "micro": "", "single": "/"}
 """Lanes of a bar; one scale for all is hatched, so that colour does not tell it alone."""
 
 
+_LEVEL = 18
+"""Pixels between the names of lines, which stand one above the other: on two levels, or on a phone each on
+its own."""
+
+
 class Bar(NamedTuple):
     """One bar: its name, its value, what is said at its end, and its lane (a meaning colour)."""
 
@@ -70,7 +75,10 @@ def named_bars(
     frame = titled(
         theme=theme,
         width=width,
-        height=height or (270 if compact else 210) + (64 if compact else 50) * len(bars) + 28 * bool(marks),
+        height=height
+        or (270 if compact else 210)
+        + (64 if compact else 50) * len(bars)
+        + _LEVEL * len(marks) // (1 if compact else 2),
         title=title,
         subtitle=subtitle,
         left=sizes.pad + (8 if compact else widest + 14),
@@ -80,7 +88,7 @@ def named_bars(
     _draw(frame, bars, float(first), float(last))
     _axes(frame, bars, (float(first), float(last)), ticks, axis, bool(marks))
     for i, mark in enumerate(marks):
-        _mark(frame, mark, i % 2 if compact else 0)
+        _mark(frame, mark, i if compact else i % 2)
     said = "; ".join(f"{bar.name}: {bar.said}" for bar in bars)
     lines = "; ".join(mark.name for mark in marks)
     return frame.finish("named-bars", f"Bars of {axis}. {said}.{f' Lines: {lines}.' if lines else ''}", None)
@@ -111,16 +119,29 @@ def _draw(frame: Frame, bars: Sequence[Bar], first: float, last: float) -> None:
         )
     )
     for i, (bar, place) in enumerate(zip(bars, places, strict=True)):
-        inside = place > first + 0.62 * (last - first)
+        if frame.compact:  # at the right end of the line that names the bar
+            where = {"x": 1, "y": i - 0.22, "xanchor": "right", "yanchor": "bottom"}
+        else:
+            where = {"x": place, "xref": "x", "y": i, "yanchor": "middle"} | _side(
+                frame, bar, place, first, last
+            )
         frame.note(
             escape(bar.said),
-            **{"x": place, "xref": "x", "y": i, "yref": "y", "yanchor": "middle"},
-            **{"xanchor": "right" if inside else "left", "xshift": -8 if inside else 8},
-            bgcolor=frame.theme.paper,
-            borderpad=2,
-            font={"size": frame.sizes.heading, "color": frame.theme.ink, "weight": 700},
+            **{"yref": "y", "bgcolor": frame.theme.paper, "borderpad": 2} | where,
+            font={
+                "size": frame.sizes.tick if frame.compact else frame.sizes.heading,
+                "color": frame.theme.ink,
+                "weight": 700,
+            },
             name="said",
         )
+
+
+def _side(frame: Frame, bar: Bar, place: float, first: float, last: float) -> dict[str, object]:
+    """Return where a bar's text goes: behind its end, or inside where there is no room behind it."""
+    pixels = frame.plot_width * (place - first) / (last - first)
+    inside = pixels + text_width(bar.said, frame.sizes.heading) * 1.08 + 16 > frame.plot_width
+    return {"xanchor": "right" if inside else "left", "xshift": -8 if inside else 8}
 
 
 def _axes(
@@ -133,8 +154,8 @@ def _axes(
 ) -> None:
     sizes, muted = frame.sizes, frame.theme.muted
     shown = {float(np.log10(value)): text for value, text in ticks.items()}
-    room = 0.9 if marked else 0.6  # above the first bar, for the names of lines
-    room += 0.35 * frame.compact
+    room = 0.6 + 0.35 * frame.compact  # above the first bar
+    room += marked * (1.3 if frame.compact else 0.8)  # for the names of lines
     frame.fig.update_layout(
         xaxis={
             **{"range": list(span), "fixedrange": True, "zeroline": False, "gridcolor": frame.theme.grid},
@@ -169,7 +190,7 @@ def _mark(frame: Frame, mark: Mark, level: int) -> None:
     )
     frame.note(
         escape(mark.name),
-        **{"x": place, "xref": "x", "y": 1, "yref": "paper", "yanchor": "top", "yshift": -16 * level},
+        **{"x": place, "xref": "x", "y": 1, "yref": "paper", "yanchor": "top", "yshift": -_LEVEL * level},
         xanchor="center",
         bgcolor=frame.theme.paper,
         font={"size": frame.sizes.tick, "color": frame.theme.outlier, "weight": 600},

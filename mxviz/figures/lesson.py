@@ -67,7 +67,7 @@ def look_back_bars(
         Columns(tokens, grid.column_names(tokens), [last] if hidden else [top, last]),
         theme=theme,
         width=width,
-        height=height or (440 if is_compact(width) else 480),
+        height=height or (420 if is_compact(width) else 430),
         title=title,
         subtitle=subtitle,
     )

@@ -20,6 +20,7 @@ _STYLE = """<style>
 .st-key-lesson h3 { font-size: clamp(1.15rem, 2vw, 1.45rem); padding: 0.4rem 0 0; }
 .st-key-lesson [data-testid="stMarkdownContainer"] p, .st-key-lesson [data-testid="stMarkdownContainer"] li {
   font-size: clamp(1.05rem, 1.6vw, 1.25rem); line-height: 1.5; max-width: 56rem; overflow-wrap: anywhere; }
+.st-key-lesson [data-testid="stSliderThumbValue"] p { font-size: 1rem !important; line-height: 1.2; }
 .st-key-lesson button p { font-size: 1.05rem !important; }
 .mx-step { color: var(--muted); font-size: 1.05rem; margin: 0; white-space: nowrap; }
 .mx-verdict { font-size: clamp(1.15rem, 2vw, 1.5rem); font-weight: 650; margin: 0.6rem 0 0; }
@@ -48,6 +49,8 @@ def _lesson(wild: Capture, mild: Capture, width: int) -> None:
         size = {"theme": style.theme().name, "width": width}
         show = lesson_check.show if step == len(STEPS) else lesson_steps.show
         show(STEPS[step - 1], wild, mild, size)
+        if step < len(STEPS) and st.session_state[f"lesson-revealed-{STEPS[step - 1]}"]:
+            st.button("Next step", key="lesson-on", type="primary", on_click=_go, args=(step + 1,))
 
 
 def _at() -> int:

@@ -15,8 +15,10 @@ from mxviz.figures import Figure, alt_text
 from mxviz.page import capture_lanes_html, literal, prompt_html
 from mxviz.views import lesson_cook, lesson_text
 
-LENGTHS = (1_000, 4_000, 16_000, 64_000, 128_000, 256_000, 1_000_000)
+LENGTHS = (4_000, 16_000, 64_000, 128_000, 256_000, 1_000_000)
 """Tokens that the bowl can be filled with."""
+
+_PARTS = ("intro", "reveal", "why", "source")
 
 NEAR = 2
 """A guessed number that is no further off counts as right."""
@@ -33,7 +35,7 @@ def show(name: str, wild: Capture, mild: Capture, size: dict) -> None:
         size: theme and width of its figure.
     """
     text, known = lesson_text.read(name), facts(name, wild, mild)
-    told = {part: lesson_text.fill(getattr(text, part), known.words) for part in ("intro", "reveal", "why")}
+    told = {part: lesson_text.fill(getattr(text, part), known.words) for part in _PARTS}
     revealed = st.session_state.setdefault(f"lesson-revealed-{name}", False)
     st.html(f"<h1>{literal(text.title)}</h1>")
     st.markdown(told["intro"])
@@ -51,7 +53,7 @@ def show(name: str, wild: Capture, mild: Capture, size: dict) -> None:
     st.html(f'<p class="mx-verdict">{literal(verdict(guess, right, not options))}</p>')
     st.markdown(told["reveal"])
     st.markdown(f"### Why\n{told['why']}")
-    st.caption(f"Source: {text.source}")
+    st.caption(f"Source: {told['source']}")
     st.button(
         "Hide the answer again", key=f"lesson-hide-{name}", type="tertiary", on_click=_set, args=(name, False)
     )

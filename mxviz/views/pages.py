@@ -12,6 +12,7 @@ PAGES = {
     "outliers": "Outliers",
     "effect": "Effect",
     "race": "Race",
+    "lesson": "Lesson",
     "run": "Run",
 }
 """Path in the address, which is the module's name too, and title; the first one opens at the root."""
