@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
 import streamlit as st
 
+from mxviz._engine_settings import Progress, Settings  # not from mxviz.engine, which takes seconds to import
 from mxviz._models_catalogue import CATALOGUE, is_here
 from mxviz.formats import SCHEMES
 from mxviz.views import jobs, lanes, talk
-
-if TYPE_CHECKING:
-    from mxviz.engine import Progress
 
 PRESETS = {
     "A story": "Tell a story about a ladybug who wants to measure a skyscraper.",
@@ -119,8 +116,6 @@ def _take_preset() -> None:
 
 
 def _start(model: str | None, settings: dict) -> None:
-    from mxviz.engine import Settings  # takes seconds to import, which the first view need not wait for
-
     st.session_state["error"] = None
     try:
         checked = Settings(prompt=st.session_state["prompt"], **settings)

@@ -23,6 +23,7 @@ class Recorded(NamedTuple):
 
 RUNS = {
     "qwen-code": Recorded("Qwen, one wild channel", "Apache-2.0"),
+    "qwen-long": Recorded("Qwen, a long text", "Apache-2.0; text CC0"),
     "smollm2-chat": Recorded("SmolLM2, a chat", "Apache-2.0"),
     "smollm2-long": Recorded("SmolLM2, a long text", "Apache-2.0; text CC0"),
     "planted": Recorded("A planted channel", "made numbers, CC0"),
@@ -55,7 +56,7 @@ def chosen() -> tuple[str, Capture | None]:
         key="run",
         format_func=label,
         required=True,
-        default=names[0],
+        default=None if "run" in st.session_state else names[0],
         persist_state="session",
         bind="query-params",
     )

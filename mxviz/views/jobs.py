@@ -23,6 +23,10 @@ if TYPE_CHECKING:  # their libraries take seconds to import, and a first page ne
 GRACE_S = 2.0
 """How long a tab may be out of sight (a network blip) before its run is stopped."""
 
+IMPORTS = threading.RLock()
+"""Held by whoever imports the engine or the models: transformers makes its names when they are first asked
+for, and fails where two threads do that at once."""
+
 BUILT_IN = "smollm2"
 """The catalogue's name of the built-in model."""
 
@@ -30,7 +34,8 @@ BUILT_IN = "smollm2"
 @st.cache_resource(max_entries=1, show_spinner=False)
 def loaded(name: str) -> Loaded:
     """Load a model once for everybody; another model takes its place."""
-    from mxviz.models import load
+    with IMPORTS:
+        from mxviz.models import load
 
     return load(name)
 
@@ -49,7 +54,8 @@ class Warming(threading.Thread):
 
     def run(self) -> None:
         try:
-            from mxviz import prepare
+            with IMPORTS:
+                from mxviz import prepare
 
             prepare.prepare_apart("model")
             self.model_is_there.set()
@@ -57,8 +63,9 @@ class Warming(threading.Thread):
         finally:
             self.model_is_there.set()
             ops.warm_up()
-        import mxviz.engine
-        import mxviz.models  # noqa: F401
+        with IMPORTS:
+            import mxviz.engine
+            import mxviz.models  # noqa: F401
 
 
 @st.cache_resource(show_spinner=False)
@@ -113,7 +120,8 @@ class Job:
         try:
             model = self._model()
             if model is not None:
-                from mxviz.engine import Conversation
+                with IMPORTS:
+                    from mxviz.engine import Conversation
 
                 self.conversation = self.conversation or Conversation(model, self.settings)
                 listening = {"on_progress": self._take, "should_stop": self.should_stop}

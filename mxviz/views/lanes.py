@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import streamlit as st
 
+from mxviz._engine_settings import Progress, Settings
 from mxviz.capture import LANES, Capture, Turn
 from mxviz.page import capture_lanes_html, lanes_html, prompt_html
-
-if TYPE_CHECKING:
-    from mxviz.engine import Progress, Settings
 
 
 def show(capture: Capture) -> None:

@@ -43,7 +43,8 @@ def _start() -> None:
     done = st.session_state["lesson-cooking"] = []
 
     def work(model, said, should_stop):
-        from mxviz._engine_lesson import cook
+        with jobs.IMPORTS:
+            from mxviz._engine_lesson import cook
 
         there = jobs.warming().model_is_there
         while jobs.warming().is_alive() and not there.wait(0.2):  # it is being converted, once ever

@@ -91,7 +91,7 @@ def _tensor(path: Path, label: str) -> Capture | None:
         format_func=lambda order: " × ".join(order),
         key=f"upload-axes-{array.ndim}",
     )
-    if st.button("Open", key="upload-open"):
+    if st.button("Open this tensor", key="upload-open"):
         return as_capture(array, label, _RECIPE, _BASELINE, axes)
     return None
 

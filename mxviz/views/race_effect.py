@@ -7,7 +7,7 @@ import streamlit as st
 from mxviz._pictures_race_table import Effects, all_effects, name_of
 from mxviz._pictures_race_table import rows as race_rows
 from mxviz.capture import Capture
-from mxviz.views import measuring
+from mxviz.views import jobs, measuring
 from mxviz.views.sensitivity import model_here
 
 DEFAULT = (
@@ -77,9 +77,10 @@ def _start(capture: Capture, run: str, model: str, recipes: tuple[str, ...]) -> 
     before = dict(effects(run))
 
     def work(model, said, should_stop):
-        from mxviz._engine_race import measure_race
         from mxviz.metrics import effect_stats
-        from mxviz.views import jobs
+
+        with jobs.IMPORTS:
+            from mxviz._engine_race import measure_race
 
         loaded = jobs.loaded(model)
         found = measure_race(loaded, capture.token_ids, recipes, said=said, should_stop=should_stop)

@@ -15,7 +15,7 @@ from mxviz._pictures_sensitivity import (
 )
 from mxviz.capture import Capture
 from mxviz.figures import Figure, alt_text
-from mxviz.views import measuring, style
+from mxviz.views import jobs, measuring, style
 
 MOST_TOKENS = 256  # of the text that is measured; as in the engine, which is loaded on request only
 _CONFIG = {"displaylogo": False, "modeBarButtonsToRemove": ["lasso2d", "select2d", "autoScale2d"]}
@@ -62,7 +62,8 @@ def model_here(capture: Capture) -> str | None:
     named = [n for n, entry in CATALOGUE.items() if short in (_plain(n), _plain(entry.title))]
     if named or not capture.lanes:  # a tensor of its own belongs to no model
         return next((name for name in named if is_here(name)), None)
-    from mxviz.models import is_ready
+    with jobs.IMPORTS:
+        from mxviz.models import is_ready
 
     return capture.model if is_ready(capture.model) else None
 
@@ -94,8 +95,8 @@ def _start(name: str, capture: Capture, run: str, model: str) -> None:
     st.session_state["measuring-error"] = None
 
     def work(model, said, should_stop):
-        from mxviz import _engine_sensitivity as engine
-        from mxviz.views import jobs
+        with jobs.IMPORTS:
+            from mxviz import _engine_sensitivity as engine
 
         loaded, options = jobs.loaded(model), {"said": said, "should_stop": should_stop}
         if name == "layers":
