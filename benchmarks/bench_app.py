@@ -30,7 +30,7 @@ _HEAD = """
 (layer) => [...document.querySelectorAll('.stPlotlyChart .js-plotly-plot')].some(plot => {
     const meta = plot.layout && plot.layout.meta
     if (!meta || meta.figure !== 'head' || !plot.querySelector('.heatmaplayer image')) return false
-    return layer === null || JSON.stringify(plot.layout.title).includes(`layer ${layer},`)
+    return layer === null || JSON.stringify(plot.layout.annotations).includes(`layer ${layer},`)
 })
 """
 
@@ -40,11 +40,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bench_app", description=__doc__)
     parser.add_argument("--interactions", type=int, default=200)
     parser.add_argument("--tokens", type=int, nargs="*", default=[512, 8000])
+    parser.add_argument("--starts", type=int, default=3)
     args = parser.parse_args(arguments)
     browser_path = which("chromium") or which("google-chrome")
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=browser_path, args=CHROMIUM_ARGS)
-        for start in range(3):
+        for start in range(args.starts):
             with serve(Path(folder) / f"log-{start}.txt") as server:
                 first = _first_paint(browser, server)
                 again = _first_paint(browser, server)
@@ -85,7 +86,7 @@ def _redraws(browser: Browser, server: Server, path: Path, interactions: int) ->
     page.goto(server.url)
     page.wait_for_function(_HEAD, arg=None, timeout=120_000)
     _open(page, path)
-    slider = page.locator("[data-testid=stSlider]", has_text="Layer").get_by_role("slider").first
+    slider = page.get_by_role("slider", name="Layer")
     layer = int(slider.get_attribute("aria-valuenow") or 0)
     taken, sizes, memory = [], [], []
     for step in range(interactions + LAYERS):
@@ -118,7 +119,7 @@ def _open(page: Page, path: Path) -> None:
     page.locator("input[type=file]").first.set_input_files(str(path))
     page.wait_for_function(
         """name => [...document.querySelectorAll('.js-plotly-plot')].some(p => p.layout && p.layout.meta
-            && p.layout.meta.figure === 'head' && JSON.stringify(p.layout.title).includes(name))""",
+            && p.layout.meta.figure === 'head' && JSON.stringify(p.layout.annotations).includes(name))""",
         arg=path.stem.split("-")[0],
         timeout=180_000,
     )
