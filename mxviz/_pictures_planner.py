@@ -13,7 +13,7 @@ from mxviz.figures import Figure
 from mxviz.figures._traces import number
 from mxviz.figures.planner import Cache, Place, context_words, memory_lines, rounded_down
 from mxviz.formats import Recipe
-from mxviz.planner import GIB, Card, Layer, cache_bytes, longest_context
+from mxviz.planner import GIB, Card, Layer, cache_bytes, cache_curve, longest_context
 
 ABOUT = (
     "Each line is the memory a cache needs as the context grows, on top of the weights: it may grow until it "
@@ -58,10 +58,12 @@ class Plan(NamedTuple):
 
 
 class Lane(NamedTuple):
-    """One way to store the cache: its meaning colour, its name, bytes at the context, and what fits."""
+    """One way to store the cache: its meaning colour, its name, what is exact, its recipe, bytes at the
+    context, and what fits."""
 
     lane: str
     name: str
+    exact: str
     recipe: str
     size: int
     fits: int | None
@@ -78,17 +80,30 @@ def lanes(plan: Plan) -> tuple[Lane, ...]:
     blocked = recipe.key.is_blocked or recipe.value.is_blocked
     ways = {"none": ("exact", "uncompressed")}
     if not recipe.is_none:
-        ways[str(recipe)] = ("micro" if blocked else "single", recipe_words(recipe))
+        ways[str(recipe)] = ("micro" if blocked else "single", short_words(recipe))
         twin = _twin(recipe)
         if blocked and twin is not None:
-            ways[str(twin)] = ("single", recipe_words(twin))
+            ways[str(twin)] = ("single", short_words(twin))
     found = []
     for text, (lane, name) in ways.items():
         size = cache_bytes(plan.layers, text, plan.tokens, plan.batch)
         room = plan.room
         fits = None if room is None else longest_context(plan.layers, text, room, plan.batch)
-        found.append(Lane(lane, name, text, size, fits))
+        found.append(Lane(lane, name, exact_words(Recipe.parse(text)), text, size, fits))
     return tuple(found)
+
+
+def short_words(recipe: Recipe) -> str:
+    """Return a recipe's name without its exact parts: MXFP4, keys along tokens."""
+    return recipe_words(Recipe(recipe.key, recipe.value))
+
+
+def exact_words(recipe: Recipe) -> str:
+    """Return what a recipe keeps exact, to be put behind its name; empty where nothing."""
+    kept = [f"first {recipe.sink}"] if recipe.sink else []
+    kept += [f"newest {recipe.residual}"] if recipe.residual else []
+    kept += [f"layers {', '.join(map(str, recipe.skip))}"] if recipe.skip else []
+    return f" ({' and '.join(kept)} exact)" if kept else ""
 
 
 def _twin(recipe: Recipe) -> Recipe | None:
@@ -111,7 +126,7 @@ def answer(plan: Plan) -> tuple[tuple[str, str], ...]:
     chosen = exact
     if rest:
         chosen = rest[0]
-        pieces += [(", ", ""), (f"{size_words(chosen.size)} as {chosen.name}", chosen.lane)]
+        pieces += [(", ", ""), (f"{size_words(chosen.size)} as {chosen.name}{chosen.exact}", chosen.lane)]
     return (*pieces, *_fitting(plan, exact, chosen), (".", ""))
 
 
@@ -119,25 +134,29 @@ def _fitting(plan: Plan, exact: Lane, chosen: Lane) -> Iterator[tuple[str, str]]
     """The second half of the sentence: what fits on the card."""
     if plan.card is None:
         return
-    card = f"{plan.card.name} ({plan.card.label_gb:g} GB)"
+    card = f"{plan.card.name} ({number(plan.card.label_gb)} GB)"
     if plan.room <= 0:
-        yield f": {card} is full before it, with {beside(plan)}", ""
+        yield f": there is no room for it on {card}, {beside(plan)}", ""
         return
     if chosen.fits is None:
-        yield f": it never outgrows {card} beside {beside(plan)}", ""
+        yield f": it never outgrows {card}, {beside(plan)}", ""
         return
     held = chosen.fits >= plan.tokens
-    yield (": it fits on " if held else ": too much for ") + f"{card} beside {beside(plan)}", ""
-    yield (" up to " if held else ", which has room for "), ""
+    fits = f"it fits on {card}, {beside(plan)}, up to " if held else f"too much for {card}, which holds "
+    yield f": {fits}", ""
     yield f"{rounded_down(chosen.fits):,} tokens", chosen.lane
+    if not held:
+        yield f", {beside(plan)}", ""
     if chosen is not exact and exact.fits is not None:
-        yield ", ", ""
-        yield f"uncompressed {'up to' if held else 'for'} {rounded_down(exact.fits):,}", exact.lane
+        yield "; uncompressed up to ", ""
+        yield f"{rounded_down(exact.fits):,}", exact.lane
 
 
 def beside(plan: Plan) -> str:
     """Say what lies on the card beside the cache."""
-    weights = "weights nobody counted" if plan.weights is None else f"{size_words(plan.weights)} of weights"
+    weights = (
+        "no weights counted" if plan.weights is None else f"beside {size_words(plan.weights)} of weights"
+    )
     return weights + (f" and {size_words(plan.kept)} kept free" if plan.kept else "")
 
 
@@ -166,8 +185,16 @@ def planner_picture(
     contexts = _contexts(plan, found)
     caches = []
     for lane in found:
-        curve = [cache_bytes(plan.layers, lane.recipe, int(t), plan.batch) / GIB for t in contexts]
-        caches.append(Cache(lane.name, np.array(curve), lane.lane, lane.fits, lane.size / GIB))
+        curve = np.array(cache_curve(plan.layers, lane.recipe, map(int, contexts), plan.batch)) / GIB
+        caches.append(
+            Cache(
+                lane.name + ", with exact parts" * bool(lane.exact),
+                curve,
+                lane.lane,
+                lane.fits,
+                lane.size / GIB,
+            )
+        )
     memory = None if plan.card is None else plan.card.memory / GIB
     below = ((plan.weights or 0) + plan.kept) / GIB
     words = "weights and what is kept free" if plan.kept else "weights"
@@ -191,15 +218,16 @@ def title(plan: Plan) -> str:
     """Say what the figure shows, from its numbers."""
     exact, *rest = lanes(plan)
     chosen = rest[0] if rest else exact
+    name = plan.title.replace(" ", "\N{NO-BREAK SPACE}")
     if plan.card is None:
         sizes = f"{size_words(chosen.size)} as {chosen.name}, {size_words(exact.size)} uncompressed"
         sizes = sizes if rest else f"{size_words(exact.size)} uncompressed"
-        return f"{context_words(plan.tokens)} tokens of {plan.title} take {sizes}"
+        return f"{context_words(plan.tokens)} tokens of {name} take {sizes}"
     if plan.room <= 0:
-        return f"{plan.card.name} is full before {plan.title} has read one token"
+        return f"{name} leaves no room for a cache on {plan.card.name}"
     if chosen.fits is None:
-        return f"The cache of {plan.title} never outgrows {plan.card.name}"
-    text = f"{plan.card.name} holds {rounded_down(chosen.fits):,} tokens of {plan.title}"
+        return f"The cache of {name} never outgrows {plan.card.name}"
+    text = f"{rounded_down(chosen.fits):,} tokens of {name} fit on {plan.card.name}"
     if not rest:
         return text + " uncompressed"
     bare = "any number" if exact.fits is None else f"{rounded_down(exact.fits):,}"
@@ -208,7 +236,5 @@ def title(plan: Plan) -> str:
 
 def _subtitle(plan: Plan) -> str:
     each = f", batch {plan.batch}: tokens of each sequence" if plan.batch > 1 else ""
-    known = (
-        "weights not counted: nobody said how large they are" if plan.weights is None else "weights and cache"
-    )
-    return f"{known}{each}; activations and the runtime's own memory come on top"
+    known = "the cache, no weights counted" if plan.weights is None else "weights and cache"
+    return f"{known}{each}; activations and the runtime's own memory are not in it"

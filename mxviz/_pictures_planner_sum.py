@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from fractions import Fraction
 
-from mxviz._pictures_planner import Plan, beside, lanes, size_words
-from mxviz._pictures_race_table import recipe_words
+from mxviz._pictures_planner import Plan, lanes, short_words, size_words
 from mxviz.formats import Axis, Recipe
 from mxviz.planner import Layer, bytes_per_token, row_bytes, stays_exact
 
@@ -32,10 +31,17 @@ def formula(plan: Plan) -> list[str]:
         )
     if plan.card is not None:
         said.append(
-            f"Left for it: {size_words(plan.card.memory)} of {plan.card.name} less {beside(plan)} is "
+            f"Left for it: {size_words(plan.card.memory)} of {plan.card.name} less {_less(plan)} is "
             f"{size_words(max(0, plan.room))}."
         )
     return said
+
+
+def _less(plan: Plan) -> str:
+    weights = (
+        "no weights, as none are known," if plan.weights is None else f"{size_words(plan.weights)} of weights"
+    )
+    return weights + (f" and {size_words(plan.kept)} kept free" if plan.kept else "")
 
 
 def _of_layers(layer: Layer, count: int, recipe: Recipe) -> Iterator[str]:
@@ -53,10 +59,10 @@ def _of_layers(layer: Layer, count: int, recipe: Recipe) -> Iterator[str]:
         yield f"These {slide}layers stay uncompressed under any recipe such as this."
         return
     rows = [row_bytes(recipe.key, layer.key_dim), row_bytes(recipe.value, layer.value_dim)]
-    parts = " + ".join(f"({_n(codes)} of codes + {_n(scales)} of scales)" for codes, scales in rows)
+    parts = " + ".join(f"({_n(codes)} bytes of codes + {_n(scales)} of scales)" for codes, scales in rows)
     total = count * layer.heads * sum(map(sum, rows))
     yield (
-        f"{recipe_words(recipe)}: {count} {slide}layers × {heads} × [{parts}] = {_n(total)} bytes a packed "
+        f"{short_words(recipe)}: {count} {slide}layers × {heads} × [{parts}] = {_n(total)} bytes a packed "
         f"token{end}."
     )
 

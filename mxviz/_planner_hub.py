@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from mxviz._planner_configs import read_json, shape_of
 from mxviz._planner_known import Known, checked_hub_id
@@ -29,37 +30,45 @@ def from_hub(text: str) -> Known:
     """
     name = checked_hub_id(text)
     try:
-        config = read_json(_config_text(name))
+        listed = _listed(name)
+        config = read_json(_config_text(name, offline=listed is None))
         shape_of(config)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
-    weights, said = _weights(name)
-    return Known(name, name.partition("/")[2], config, weights, said)
+    return Known(name, name.partition("/")[2], config, *_weights(listed))
 
 
-def _config_text(name: str) -> str:
+def _listed(name: str) -> Any:
+    """What the hub says of a model, asked once so that no network shows in seconds; None without one."""
+    from huggingface_hub import HfApi
+
+    try:
+        return HfApi().model_info(name, timeout=8)
+    except Exception as error:  # the client, the network and a proxy each have errors of their own
+        kinds = {cls.__name__ for cls in type(error).__mro__}
+        if "RepositoryNotFoundError" in kinds:
+            raise ValueError(_REASONS["RepositoryNotFoundError"]) from None
+        return None
+
+
+def _config_text(name: str, offline: bool) -> str:
     from huggingface_hub import hf_hub_download
 
     try:
-        path = hf_hub_download(name, "config.json", etag_timeout=8)
+        path = hf_hub_download(name, "config.json", etag_timeout=8, local_files_only=offline)
         return Path(path).read_text(encoding="utf-8")
-    except Exception as error:  # the client, the network and a proxy each have errors of their own
+    except Exception as error:  # as above
         names = [cls.__name__ for cls in type(error).__mro__]
         reason = next((_REASONS[n] for n in names if n in _REASONS), _REASONS["LocalEntryNotFoundError"])
         raise ValueError(reason) from None
 
 
-def _weights(name: str) -> tuple[int | None, str]:
+def _weights(listed: Any) -> tuple[int | None, str]:
     """Bytes of the weights as the hub counts them, and in words; None where it does not say."""
-    from huggingface_hub import HfApi
-
     try:
-        listed = HfApi().model_info(name, timeout=8).safetensors
-        counted = {kind: int(count) for kind, count in listed.parameters.items()}
-    except Exception:  # as above; the weights are then for the reader to say
+        counted = {str(kind): int(count) for kind, count in listed.safetensors.parameters.items()}
+    except AttributeError:  # nothing listed, or no safetensors: then it is for the reader to say
         return None, ""
-    total, parameters = (
-        sum(count * _BYTES.get(kind, 1) for kind, count in counted.items()),
-        sum(counted.values()),
-    )
-    return total, f"{parameters:,} parameters in {quoted(', '.join(counted), 40)}, as the hub counts them"
+    total = sum(count * _BYTES.get(kind, 1) for kind, count in counted.items())
+    kinds = quoted(", ".join(counted), 40)
+    return total, f"{sum(counted.values()):,} parameters in {kinds}, as the hub counts them"

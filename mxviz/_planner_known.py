@@ -58,7 +58,7 @@ def _known(hub_id: str, row: dict) -> Known:
     if parameters is None:
         return Known(hub_id, row["title"], row["config"], None, "")
     source = f", {row['parameters_from']}" if "parameters_from" in row else ""
-    said = f"{parameters:,} parameters{source}, at {each} byte{'s' * (each != 1)} each"
+    said = f"{parameters:,} parameters{source}{',' * bool(source)} at {each} byte{'s' * (each != 1)} each"
     return Known(hub_id, row["title"], row["config"], parameters * each, said)
 
 
@@ -84,13 +84,29 @@ def card_of(text: str) -> Card:
     Raises:
         ValueError: for anything else.
     """
-    if text in cards():
-        return cards()[text]
-    words = text.strip().lower().removesuffix("gib").removesuffix("gb").strip()
+    known = {name.lower(): card for name, card in cards().items()}
+    words = text.strip().lower()
+    if words in known:
+        return known[words]
     try:
-        size = float(words)
+        size = float(words.removesuffix("gib").removesuffix("gb"))
     except ValueError:
         size = 0.0
     if not 0.1 <= size <= 1_000_000:
         raise ValueError(f"{quoted(text)} is no card known here; choose one or type its memory in GiB, as 96")
     return Card("a card of your own", size, int(size * 2**30))
+
+
+def model_of(text: str) -> Known | None:
+    """Return the known model that a hub id or a part of a name means; None where it means none.
+
+    Raises:
+        ValueError: where it could be several.
+    """
+    models, words = known_models(), text.strip().lower()
+    same = [model for model in models.values() if words in (model.hub_id.lower(), model.title.lower())]
+    like = same or [model for model in models.values() if words in f"{model.hub_id} {model.title}".lower()]
+    if len(like) > 1:
+        titles = ", ".join(model.title for model in like[:5]) + (", …" if len(like) > 5 else "")
+        raise ValueError(f"{quoted(text)} could be {titles}; choose one")
+    return like[0] if like else None

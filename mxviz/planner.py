@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
-from functools import lru_cache
+from typing import NamedTuple
 
 from mxviz._planner_configs import Layer, Shape, read_json, shape_of
 from mxviz._planner_known import Card, Known, cards, known_models
@@ -24,6 +24,7 @@ __all__ = [
     "Shape",
     "bytes_per_token",
     "cache_bytes",
+    "cache_curve",
     "cards",
     "known_models",
     "longest_context",
@@ -59,7 +60,15 @@ def cache_bytes(layers: Sequence[Layer], recipe: Recipe | str, tokens: int, batc
     """
     if tokens < 0 or batch < 0:
         raise ValueError(f"{tokens} tokens × batch {batch} cannot be; expected 0 or more")
-    return batch * _bytes(_groups(layers, _parsed(layers, recipe)), tokens)
+    return cache_curve(layers, recipe, [tokens], batch)[0]
+
+
+def cache_curve(
+    layers: Sequence[Layer], recipe: Recipe | str, contexts: Iterable[int], batch: int = 1
+) -> list[int]:
+    """Return `cache_bytes` at many contexts; arguments and errors are its own."""
+    parts = _parts(layers, _parsed(layers, recipe))
+    return [batch * _bytes(parts, tokens) for tokens in contexts]
 
 
 def bytes_per_token(layers: Sequence[Layer], recipe: Recipe | str) -> Fraction:
@@ -68,9 +77,9 @@ def bytes_per_token(layers: Sequence[Layer], recipe: Recipe | str) -> Fraction:
     A whole number but for blocks along tokens, which are packed a block at a time: then the mean.
     """
     recipe = _parsed(layers, recipe)
-    groups, period = _groups(layers, recipe), _period(recipe)
+    parts, period = _parts(layers, recipe), _period(recipe)
     start = _settled(layers, recipe)
-    return Fraction(_bytes(groups, start + period) - _bytes(groups, start), period)
+    return Fraction(_bytes(parts, start + period) - _bytes(parts, start), period)
 
 
 def longest_context(layers: Sequence[Layer], recipe: Recipe | str, room: int, batch: int = 1) -> int | None:
@@ -81,11 +90,11 @@ def longest_context(layers: Sequence[Layer], recipe: Recipe | str, room: int, ba
         `MOST_TOKENS` (each layer slides, or the room is vast).
     """
     recipe = _parsed(layers, recipe)
-    groups, period = _groups(layers, recipe), _period(recipe)
+    parts, period = _parts(layers, recipe), _period(recipe)
 
     def fits(tokens: int) -> bool:  # an open block is larger than a packed one, so look back over a block
         first = max(1, tokens - period + 1)
-        return max(batch * _bytes(groups, t) for t in range(first, tokens + 1)) <= room
+        return max(batch * _bytes(parts, t) for t in range(first, tokens + 1)) <= room
 
     if fits(MOST_TOKENS):
         return None
@@ -96,7 +105,6 @@ def longest_context(layers: Sequence[Layer], recipe: Recipe | str, room: int, ba
     return low
 
 
-@lru_cache(maxsize=256)
 def row_bytes(scheme: Scheme, width: int) -> tuple[Fraction, Fraction]:
     """Return the bytes of codes and of scales that a packed token takes in a head of `width` channels.
 
@@ -157,19 +165,6 @@ def _parsed(layers: Sequence[Layer], recipe: Recipe | str) -> Recipe:
     return recipe
 
 
-_Groups = dict[tuple[Layer, Recipe | None], int]
-
-
-def _groups(layers: Sequence[Layer], recipe: Recipe) -> _Groups:
-    """How many layers hold the same; None in place of a recipe means exact."""
-    skip = set(recipe.skip)
-    return Counter(
-        (layer, None if i in skip or stays_exact(layer, recipe) else recipe)
-        for i, layer in enumerate(layers)
-        if layer.heads
-    )
-
-
 def stays_exact(layer: Layer, recipe: Recipe) -> bool:
     """Return whether a layer is exact whatever the recipe says: its window holds no more than exact parts, or
     it has a second state."""
@@ -181,37 +176,65 @@ def stays_exact(layer: Layer, recipe: Recipe) -> bool:
     return all(layer.window < recipe.residual + _unit(scheme) for scheme in quantized)
 
 
-def _bytes(groups: _Groups, tokens: int) -> int:
+class _Part(NamedTuple):
+    """The keys (or values) of layers that hold the same: bytes of one sequence, all these layers together.
+
+    Args:
+        exact: bytes of an exact token.
+        packed: bytes of `unit` packed tokens; 0 where nothing is packed.
+        once: bytes of scales that all tokens share.
+        unit: tokens that are packed at once.
+        sink: first tokens that stay exact.
+        residual: newest tokens that stay exact.
+        window: the sliding window in tokens, None where every token stays.
+    """
+
+    exact: int
+    packed: int
+    once: int
+    unit: int
+    sink: int
+    residual: int
+    window: int | None
+
+
+def _parts(layers: Sequence[Layer], recipe: Recipe) -> list[_Part]:
+    skip = set(recipe.skip)
+    groups = Counter((layer, i in skip) for i, layer in enumerate(layers) if layer.heads)
+    found = []
+    for (layer, skipped), count in groups.items():
+        exact = skipped or stays_exact(layer, recipe)
+        for scheme, width in ((recipe.key, layer.key_dim), (recipe.value, layer.value_dim)):
+            rows = count * layer.heads
+            if exact or scheme.is_none:
+                found.append(_Part(rows * width * EXACT_BYTES, 0, 0, 1, 0, 0, layer.window))
+                continue
+            unit, sink = _unit(scheme), 0 if layer.window else recipe.sink
+            packed = rows * int(unit * sum(row_bytes(scheme, width)))
+            once = count * _set_once(scheme, layer, width)
+            row = rows * width * EXACT_BYTES
+            found.append(_Part(row, packed, once, unit, sink, recipe.residual, layer.window))
+    return found
+
+
+def _bytes(parts: Sequence[_Part], tokens: int) -> int:
     """Bytes of one sequence."""
-    total = Fraction(0)
-    for (layer, recipe), count in groups.items():
-        for part, width in (("key", layer.key_dim), ("value", layer.value_dim)):
-            scheme = None if recipe is None else recipe.scheme(part)
-            total += count * _part_bytes(layer, width, scheme, recipe, tokens)
-    return int(total)
+    total = 0
+    for part in parts:
+        exact, packed = _split(part, tokens)
+        total += exact * part.exact + packed // part.unit * part.packed + (part.once if tokens else 0)
+    return total
 
 
-def _part_bytes(
-    layer: Layer, width: int, scheme: Scheme | None, recipe: Recipe | None, tokens: int
-) -> int | Fraction:
-    """Bytes of the keys (or values) of one layer and one sequence."""
-    if scheme is None:
-        held = tokens if layer.window is None else min(tokens, layer.window - 1)
-        return held * layer.heads * width * EXACT_BYTES
-    exact, packed = _split(scheme, recipe, layer.window, tokens)
-    rows = exact * width * EXACT_BYTES + packed * sum(row_bytes(scheme, width))
-    return layer.heads * rows + (_set_once(scheme, layer, width) if tokens else 0)
-
-
-def _split(scheme: Scheme, recipe: Recipe, window: int | None, tokens: int) -> tuple[int, int]:
+def _split(part: _Part, tokens: int) -> tuple[int, int]:
     """How many tokens are held exact and how many packed: sinks, then packed, then the residual and an open
     block; under a window no sinks, and whole blocks go once they lie outside of it."""
-    unit = _unit(scheme)
-    sinks = 0 if window else min(recipe.sink, tokens)
+    unit, window = part.unit, part.window
+    sinks = min(part.sink, tokens)
     rest = tokens - sinks
     if window:
         rest -= max(0, rest - window) // unit * unit
-    packed = 0 if scheme.is_none else max(0, rest - recipe.residual) // unit * unit
+    packed = max(0, rest - part.residual) // unit * unit if part.packed else 0
     tail = rest - packed
     if window:
         excess = max(0, rest - (window - 1))

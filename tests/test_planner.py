@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -32,7 +33,7 @@ from transformers import (
 from mxviz import _planner_hub as hub
 from mxviz import planner
 from mxviz._planner_configs import Layer
-from mxviz._planner_known import card_of, checked_hub_id
+from mxviz._planner_known import card_of, checked_hub_id, model_of
 from mxviz.cache import MXCache
 from mxviz.planner import bytes_per_token, cache_bytes, longest_context, read_json, shape_of
 
@@ -342,6 +343,11 @@ def test_cards_and_models_say_where_their_numbers_come_from() -> None:
         assert (known.weights is None) == (not known.weights_from)
     assert planner.known_models()["Qwen/Qwen3-8B"].weights == 16_381_470_720
     assert card_of("96 GiB").memory == 96 * 2**30 and card_of("T4").label_gb == 16
+    assert card_of("h100").name == "H100"
+    assert model_of("deepseek").title == "DeepSeek-V3" and model_of("Llama 2 7B").hub_id.startswith("meta")
+    assert model_of("gpt-oss-120b") is None
+    with pytest.raises(ValueError, match="'qwen3' could be Qwen3 0.6B, Qwen3 8B, Qwen3-Next"):
+        model_of("qwen3")
     for wrong in ("RTX", "-4", "nan", "inf", ""):
         with pytest.raises(ValueError, match="is no card known here; choose one or type its memory in GiB"):
             card_of(wrong)
@@ -356,26 +362,51 @@ def test_hub_ids_are_checked_before_anything_is_asked(wrong: str) -> None:
 
 
 def test_a_hub_config_is_read_as_json_and_weights_are_counted(monkeypatch) -> None:
-    monkeypatch.setattr(hub, "_config_text", lambda name: json.dumps(GOOD))
-    monkeypatch.setattr(hub, "_weights", lambda name: (None, ""))
+    counted = SimpleNamespace(safetensors=SimpleNamespace(parameters={"BF16": 1000, "F8_E4M3": 500}))
+    monkeypatch.setattr(hub, "_listed", lambda name: counted)
+    monkeypatch.setattr(hub, "_config_text", lambda name, offline: json.dumps(GOOD))
     hub.from_hub.cache_clear()
     found = hub.from_hub(" https://huggingface.co/owner/name ")
-    assert (found.hub_id, found.title, found.weights) == ("owner/name", "name", None)
+    assert (found.hub_id, found.title, found.weights) == ("owner/name", "name", 2500)
+    assert found.weights_from == "1,500 parameters in 'BF16, F8_E4M3', as the hub counts them"
     assert shape_of(found.config).layers == (Layer(4, 16, 16),) * 2
-    monkeypatch.setattr(hub, "_config_text", lambda name: "{}")
+    monkeypatch.setattr(hub, "_listed", lambda name: SimpleNamespace(safetensors=None))
+    assert hub.from_hub("owner/pickled").weights is None
+    monkeypatch.setattr(hub, "_config_text", lambda name, offline: "{}")
     with pytest.raises(ValueError, match="^owner/other: num_hidden_layers is missing"):
         hub.from_hub("owner/other")
     hub.from_hub.cache_clear()
 
 
-def test_no_network_is_one_line(monkeypatch) -> None:
+@pytest.mark.parametrize(
+    ("asking", "fetching", "said"),
+    [
+        (
+            ConnectionError("no route\nto host"),
+            "LocalEntryNotFoundError",
+            "the hub cannot be reached; choose",
+        ),
+        ("RepositoryNotFoundError", None, r"the hub has no such model \(or it is private\)"),
+        (None, "GatedRepoError", "it is gated: accept its terms on the hub"),
+        (None, "EntryNotFoundError", "it has no config.json; paste one"),
+    ],
+)
+def test_the_hubs_errors_are_one_line(monkeypatch, asking, fetching, said: str) -> None:
     import huggingface_hub
+    from huggingface_hub import errors
 
-    def unreachable(*_args, **_options):
-        raise ConnectionError("no route\nto host")
+    def raising(error):
+        def call(*_args, **_options):
+            if isinstance(error, str):
+                found = getattr(errors, error)
+                raise found.__new__(found)
+            if error is not None:
+                raise error
 
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", unreachable)
-    with pytest.raises(
-        ValueError, match="^owner/gone: the hub cannot be reached; choose a listed model or paste"
-    ):
+        return call
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", raising(asking))
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", raising(fetching))
+    with pytest.raises(ValueError, match=f"^owner/gone: {said}") as error:
         hub.from_hub("owner/gone")
+    assert "\n" not in str(error.value)

@@ -28,10 +28,14 @@ def sentence(plan: Plan) -> str:
     return "".join(text for text, _ in pictures.answer(plan)).replace("\N{NO-BREAK SPACE}", " ")
 
 
+def titled(fig) -> str:
+    return fig.layout.title.text.replace("<br>", " ").replace("\N{NO-BREAK SPACE}", " ")
+
+
 def test_the_answer_is_one_sentence_with_true_numbers() -> None:
     assert sentence(PLAN) == (
-        "At 128k tokens this cache takes 16 GiB uncompressed, 4.25 GiB as MXFP4: it fits on RTX 4090 (24 GB) "
-        "beside 15 GiB of weights up to 278,000 tokens, uncompressed up to 73,900."
+        "At 128k tokens this cache takes 16 GiB uncompressed, 4.25 GiB as MXFP4: it fits on RTX 4090 "
+        "(24 GB), beside 15 GiB of weights, up to 278,000 tokens; uncompressed up to 73,900."
     )
     room = 24_564 * 2**20 - 16_060_522_496
     assert longest_context(LAYERS, "mxfp4", room) == room // 34_816
@@ -44,14 +48,16 @@ def test_the_answer_is_one_sentence_with_true_numbers() -> None:
     ("change", "said"),
     [
         ({"card": None}, "At 128k tokens this cache takes 16 GiB uncompressed, 4.25 GiB as MXFP4."),
-        ({"recipe": "none"}, "16 GiB uncompressed: too much for RTX 4090 (24 GB) beside 15 GiB of weights, "
-                             "which has room for 73,900 tokens."),
+        ({"recipe": "none"}, "16 GiB uncompressed: too much for RTX 4090 (24 GB), which holds 73,900 tokens, "
+                             "beside 15 GiB of weights."),
         ({"batch": 4}, "At 128k tokens in each of 4 sequences this cache takes 64 GiB uncompressed, 17 GiB "
-                       "as MXFP4: too much for RTX 4090 (24 GB) beside 15 GiB of weights, which has room for "
-                       "69,600 tokens, uncompressed for 18,400."),
-        ({"weights": None}, "beside weights nobody counted up to"),
+                       "as MXFP4: too much for RTX 4090 (24 GB), which holds 69,600 tokens, beside 15 GiB of "
+                       "weights; uncompressed up to 18,400."),
+        ({"recipe": "k=mxfp4:axis=token;v=mxfp4;sink=4;residual=32"},
+         "4.25 GiB as MXFP4, keys along tokens (first 4 and newest 32 exact): it fits"),
+        ({"weights": None}, "it fits on RTX 4090 (24 GB), no weights counted, up to"),
         ({"kept": 2**31}, "beside 15 GiB of weights and 2 GiB kept free"),
-        ({"card": planner.cards()["RTX 3060"]}, "RTX 3060 (12 GB) is full before it, with 15 GiB of weights"),
+        ({"card": planner.cards()["RTX 3060"]}, "there is no room for it on RTX 3060 (12 GB), beside 15 GiB"),
         ({"layers": (Layer(8, 128, 128, 4096),)}, "it never outgrows RTX 4090 (24 GB)"),
         ({"tokens": 1024, "layers": LAYERS[:1]}, "4 MiB uncompressed"),
     ],
@@ -73,9 +79,7 @@ def test_the_figure_agrees_with_the_planner() -> None:
     met = {t.x[0] for t in fig.data if t.name == "fits up to"}
     assert met == {lane.fits for lane in pictures.lanes(PLAN)} and len(met) == 3
     assert all(t.y[0] == pytest.approx(24_564 / 1024) for t in fig.data if t.name == "fits up to")
-    assert fig.layout.title.text.replace("<br>", " ") == (
-        "RTX 4090 holds 278,000 tokens of Llama 3.1 8B as MXFP4, 73,900 uncompressed"
-    )
+    assert titled(fig) == ("278,000 tokens of Llama 3.1 8B fit on RTX 4090 as MXFP4, 73,900 uncompressed")
     assert "fits up to 73,979" in alt_text(fig) and "24 GiB" in alt_text(fig)
 
 
@@ -88,22 +92,21 @@ def test_what_fits_is_written_off_each_other_and_inside(width: int, tokens: int,
     plot = fig.layout.width - margin.l - margin.r
     boxes = []
     for note in (n for n in fig.layout.annotations if n.name == "fits"):
-        half = text_width(note.text, note.font.size) / 2
-        centre = note.x / last * plot + note.xshift
-        assert centre - half >= -1 and centre + half <= plot + 1
-        boxes.append((centre - half, note.yshift, centre + half))
-    for i, (left, level, right) in enumerate(boxes):
-        assert all(right <= a or b <= left or level != other for a, other, b in boxes[i + 1 :])
+        left = note.x / last * plot + note.xshift
+        right = left + text_width(note.text, note.font.size)
+        assert left >= -1 and right <= plot + 1
+        boxes.append((left, right, (note.yanchor, note.yshift)))
+    assert len(boxes) == len([t for t in fig.data if t.name == "fits up to"])
+    for i, (left, right, row) in enumerate(boxes):
+        assert all(right <= a or b <= left or row != other for a, b, other in boxes[i + 1 :])
 
 
 def test_without_a_card_and_with_odd_names() -> None:
     fig = pictures.planner_picture(PLAN._replace(card=None, title="<b>$x$ %{y}</b>"))
-    assert "&lt;b&gt;&#36;x&#36; &#37;{y}" in fig.layout.title.text.replace("<br>", " ")
+    assert "&lt;b&gt;&#36;x&#36; &#37;{y}" in titled(fig)
     assert not [n for n in fig.layout.annotations if n.name in ("card", "fits")]
     full = pictures.planner_picture(PLAN._replace(card=planner.cards()["RTX 3060"]))
-    assert "RTX 3060 is full before Llama 3.1 8B has read one token" in full.layout.title.text.replace(
-        "<br>", " "
-    )
+    assert "Llama 3.1 8B leaves no room for a cache on RTX 3060" in titled(full)
 
 
 def test_what_cannot_be_drawn_is_refused() -> None:
@@ -130,8 +133,8 @@ def test_the_sum_is_written_with_its_numbers() -> None:
         "token."
     )
     assert lines[1] == (
-        "MXFP4: 32 layers × 8 KV heads × [(64 of codes + 4 of scales) + (64 of codes + 4 of scales)] = "
-        "34,816 bytes a packed token."
+        "MXFP4: 32 layers × 8 KV heads × [(64 bytes of codes + 4 of scales) + (64 bytes of codes + 4 of "
+        "scales)] = 34,816 bytes a packed token."
     )
     assert "131,072 tokens × batch 1 take 4,563,402,752 bytes" in lines[3]
     kivi = formula(PLAN._replace(recipe="kivi4"))
@@ -189,14 +192,14 @@ def test_each_control_changes_the_answer(at: AppTest) -> None:
     assert "51.1 GiB of weights" in text(at)
     at.number_input[1].set_value(16.0).run()
     seen.add(text(at))
-    assert "16.0 GiB, as you say" in text(at)
+    assert "16.0 GiB of weights, as you say" in text(at)
     assert len(seen) == 7 and not at.exception
 
 
 def test_a_pasted_config_takes_the_models_place(at: AppTest) -> None:
     at.text_area[0].set_value(json.dumps(planner.known_models()["tiiuae/falcon-7b"].config)).run()
-    assert "the pasted" in at.get("plotly_chart")[0].proto.spec
-    assert "weights nobody counted" in text(at) and "How large the weights are is not known here" in text(at)
+    assert "pasted" in at.get("plotly_chart")[0].proto.spec
+    assert "no weights counted" in text(at) and "How large the weights are is not known here" in text(at)
     assert "8,192 bytes a token" in text(at)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from mxviz.figures.theme import faded
 STYLES = {
     "exact": ("circle", "solid", 3.0),
     "micro": ("diamond", "solid", 4.0),
-    "single": ("square", "dash", 2.5),
+    "single": ("square-open", "dash", 2.5),
 }
 
 
@@ -51,13 +52,13 @@ class Place(NamedTuple):
     words: str = "weights"
 
 
-def weights_mark(frame: Frame, contexts: Any, place: Place, top: float) -> None:
+def weights_mark(frame: Frame, last: float, place: Place) -> None:
     """The weights lie at the bottom, hatched so that they are told without colour."""
     if not place.weights:
         return
     frame.fig.add_trace(
         go.Scatter(
-            x=[0, contexts[-1]],
+            x=[0, last],
             y=[place.weights] * 2,
             mode="lines",
             line={"color": frame.theme.muted, "width": 1},
@@ -76,8 +77,7 @@ def weights_mark(frame: Frame, contexts: Any, place: Place, top: float) -> None:
     )
     frame.note(
         f"{escape(place.words)} {number(place.weights)} GiB",
-        **{"x": 0, "xref": "x", "xshift": 8, "y": min(place.weights, top) / 2, "yref": "y"},
-        yanchor="middle",
+        **{"x": 0, "xref": "x", "xshift": 8, "y": 0, "yref": "y", "yshift": 8, "yanchor": "bottom"},
         bgcolor=frame.theme.paper,
         font={"size": frame.sizes.tick, "color": frame.theme.ink},
         name="weights",
@@ -117,7 +117,7 @@ def line_mark(frame: Frame, cache: Cache, contexts: Any, gib: Any, place: Place,
             line={"color": colour, "width": thick, "dash": dash},
             marker={
                 "symbol": symbol,
-                "size": 11,
+                "size": 15 if cache.lane == "single" else 11,
                 "color": colour,
                 "line": {"color": frame.theme.paper, "width": 1.5},
             },
@@ -127,61 +127,97 @@ def line_mark(frame: Frame, cache: Cache, contexts: Any, gib: Any, place: Place,
     )
 
 
-def card_mark(frame: Frame, contexts: Any, place: Place, top: float) -> None:
-    if place.memory is None:
-        return
-    frame.fig.add_shape(
-        type="line",
-        **{"x0": 0, "x1": 1, "xref": "paper", "y0": place.memory, "y1": place.memory, "yref": "y"},
-        line={"color": frame.theme.ink, "width": 2},
+def card_words(place: Place) -> str:
+    return f"{place.card} {number(place.memory)} GiB"
+
+
+def card_mark(frame: Frame, place: Place, last: float) -> None:
+    """Draw the card as a line and name it over its left end; on a phone the legend names it."""
+    frame.fig.add_trace(
+        go.Scatter(
+            x=[0, last],
+            y=[place.memory] * 2,
+            mode="lines",
+            line={"color": frame.theme.ink, "width": 2},
+            name=escape(card_words(place)),
+            showlegend=frame.compact,
+            hoverinfo="skip",
+        )
     )
+    if frame.compact:
+        return
     frame.note(
         f"<b>{escape(place.card)}</b> {number(place.memory)} GiB",
         **{"x": 0, "xref": "x", "xshift": 8, "y": place.memory, "yref": "y"},
-        **{"yanchor": "top", "yshift": -4},
-        bgcolor=frame.theme.paper,
+        **{"yanchor": "bottom", "yshift": _OVER},
         font={"size": frame.sizes.tick, "color": frame.theme.ink},
         name="card",
     )
 
 
-def ends(frame: Frame, caches: Sequence[Cache], place: Place, contexts: Any) -> None:
-    """Mark where lines meet the card and write how many tokens fit, off each other."""
-    if place.memory is None:
-        return
-    taken: list[tuple[float, float, int]] = []
-    size, last = frame.sizes.tick + 1, float(contexts[-1])
+_OVER = 6  # pixels between the card's line and what is written at it
+
+
+class _Spot(NamedTuple):
+    """Where a text stands at the card's line: pixels from the left, its width, rows above (below: -1)."""
+
+    left: float
+    width: float
+    row: int
+
+    def meets(self, other: _Spot) -> bool:
+        apart = self.left + self.width <= other.left or other.left + other.width <= self.left
+        return self.row == other.row and not apart
+
+
+def ends(frame: Frame, caches: Sequence[Cache], place: Place, last: float) -> None:
+    """Mark where lines meet the card and write how many tokens fit.
+
+    Lines rise to the right, so the text stands to the upper left of its mark; one that follows another
+    closely stands to the lower right, where no line comes any more.
+    """
+    size = frame.sizes.tick + 1
+    named = text_width(card_words(place), frame.sizes.tick) + 16
+    taken = [] if frame.compact else [_Spot(8, named, 0)]
     met = [cache for cache in caches if cache.ends is not None and 0 < cache.ends <= last]
+    before = -math.inf
     for cache in sorted(met, key=lambda cache: cache.ends):
-        colour = getattr(frame.theme, cache.lane)
-        text, pixels = f"{rounded_down(cache.ends):,}", cache.ends / last * frame.plot_width
-        half = text_width(text, size) / 2 + 6
-        centre = min(max(pixels, half), frame.plot_width - half)
-        level = next(
-            n for n in range(9) if all(n != o or centre - half > b or centre + half < a for a, b, o in taken)
-        )
-        taken.append((centre - half, centre + half, level))
-        frame.fig.add_trace(
-            go.Scatter(
-                x=[cache.ends],
-                y=[place.memory],
-                mode="markers",
-                marker={
-                    **{"symbol": f"{STYLES[cache.lane][0]}-open", "size": 12, "color": colour},
-                    "line": {"width": 2.5, "color": colour},
-                },
-                hovertemplate=f"<b>{escape(cache.name)}</b><br>up to {cache.ends:,} tokens<extra></extra>",
-                name="fits up to",
-                showlegend=False,
-            )
-        )
+        _meeting(frame, cache, place)
+        text, at = f"{rounded_down(cache.ends):,}", cache.ends / last * frame.plot_width
+        wide = text_width(text, size) * 1.06 + 8
+        over = at - before > wide + 10
+        left = max(0.0, at - wide - 6) if over else min(at + 6, frame.plot_width - wide)
+        spots = (_Spot(left, wide, row) for row in (range(9) if over else range(-1, -9, -1)))
+        spot = next(s for s in spots if not any(s.meets(other) for other in taken))
+        taken.append(spot)
+        before = at
+        rows = spot.row if over else spot.row + 1
         frame.note(
             text,
-            **{"x": cache.ends, "xref": "x", "xanchor": "center", "xshift": centre - pixels},
-            **{"y": place.memory, "yref": "y", "yanchor": "bottom", "yshift": 7 + level * LINE * size},
-            font={"size": size, "color": colour, "weight": 700},
+            **{"x": cache.ends, "xref": "x", "xanchor": "left", "xshift": spot.left + 4 - at},
+            **{"y": place.memory, "yref": "y", "yanchor": "bottom" if over else "top"},
+            yshift=(_OVER if over else -_OVER) + rows * LINE * size,
+            font={"size": size, "color": getattr(frame.theme, cache.lane), "weight": 700},
             name="fits",
         )
+
+
+def _meeting(frame: Frame, cache: Cache, place: Place) -> None:
+    colour, symbol = getattr(frame.theme, cache.lane), STYLES[cache.lane][0].removesuffix("-open")
+    frame.fig.add_trace(
+        go.Scatter(
+            x=[cache.ends],
+            y=[place.memory],
+            mode="markers",
+            marker={
+                **{"symbol": f"{symbol}-open", "size": 12, "color": colour},
+                "line": {"width": 2.5, "color": colour},
+            },
+            hovertemplate=f"<b>{escape(cache.name)}</b><br>up to {cache.ends:,} tokens<extra></extra>",
+            name="fits up to",
+            showlegend=False,
+        )
+    )
 
 
 def rounded_down(tokens: int) -> int:

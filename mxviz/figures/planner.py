@@ -62,7 +62,7 @@ def memory_lines(
             raise ValueError(f"unknown lane {cache.lane!r}; expected one of: {', '.join(marks.STYLES)}")
     if not caches:
         raise ValueError("there is no cache to draw; give at least one")
-    compact = is_compact(width)
+    compact, last = is_compact(width), float(contexts[-1])
     frame = titled(
         theme=theme,
         width=width,
@@ -70,21 +70,21 @@ def memory_lines(
         title=title,
         subtitle=subtitle,
         left=56 if compact else 76,
-        foot=64 + LINE * 14 * 1.15 * (len(caches) if compact else 1),
+        foot=64 + LINE * 14 * 1.15 * (len(caches) + (place.memory is not None) if compact else 1),
     )
-    top = _axes(frame, contexts, heights, place)
-    marks.weights_mark(frame, contexts, place, top)
+    _axes(frame, last, heights, place)
+    marks.weights_mark(frame, last, place)
     marks.context_mark(frame, at)
     for cache, found in zip(caches, heights, strict=True):
         marks.line_mark(frame, cache, contexts, found, place, at)
-    marks.card_mark(frame, contexts, place, top)
-    marks.ends(frame, caches, place, contexts)
+    if place.memory is not None:
+        marks.card_mark(frame, place, last)
+        marks.ends(frame, caches, place, last)
     _legend(frame)
     return frame.finish("planner", _alt(caches, place, at), None)
 
 
-def _axes(frame: Frame, contexts: Any, heights: Sequence[Any], place: Place) -> float:
-    """Give the plot its axes; return the GiB at its upper end."""
+def _axes(frame: Frame, last: float, heights: Sequence[Any], place: Place) -> None:
     highest = place.weights + max(float(found.max()) for found in heights)
     top = 1.16 * max(place.memory, place.weights) if place.memory else 1.06 * highest
     muted = {"size": frame.sizes.tick, "color": frame.theme.muted}
@@ -92,10 +92,10 @@ def _axes(frame: Frame, contexts: Any, heights: Sequence[Any], place: Place) -> 
         **{"tickfont": muted, "ticks": "outside", "ticklen": 4, "tickcolor": frame.theme.grid},
         **{"showgrid": True, "gridcolor": frame.theme.grid, "zeroline": False},
     }
-    ticks = _context_ticks(float(contexts[-1]), 4 if frame.compact else 8)
+    ticks = _context_ticks(last, 4 if frame.compact else 8)
     frame.fig.layout.xaxis = {
         **common,
-        **{"range": [0, float(contexts[-1])], "showgrid": False},
+        **{"range": [0, last], "showgrid": False},
         **{"tickmode": "array", "tickvals": ticks, "ticktext": [context_words(t) for t in ticks]},
         "title": {"text": "tokens of context", "font": muted, "standoff": 6},
     }
@@ -105,7 +105,6 @@ def _axes(frame: Frame, contexts: Any, heights: Sequence[Any], place: Place) -> 
         **{"range": [0, top], "nticks": 7},
         "title": {"text": name, "font": muted, "standoff": 8},
     }
-    return top
 
 
 def _context_ticks(last: float, most: int) -> list[int]:

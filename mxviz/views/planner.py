@@ -39,8 +39,7 @@ def plan_with(width: int) -> None:
         st.info(_line(error), icon=":material/info:")
         return
     st.html(f'<p style="{_BIG}">{"".join(_coloured(text, lane) for text, lane in pieces)}</p>')
-    for said in _beside(chosen):
-        st.html(f'<p class="mx-key"><span>{literal(said)}</span></p>')
+    st.html(f'<p class="mx-key"><span>{literal(" ".join(_beside(chosen)))}</span></p>')
     figure = pictures.planner_picture(chosen.plan, theme=style.theme().name, width=width)
     st.plotly_chart(
         figure, theme=None, width="stretch", key="figure-planner", alt=alt_text(figure), config=_CONFIG
@@ -65,7 +64,7 @@ def _beside(chosen: planner_choice.Chosen) -> list[str]:
     fits = max((lane.fits or 0 for lane in pictures.lanes(plan)), default=0)
     if plan.context and max(plan.tokens, fits) > plan.context:
         said.append(
-            f"{plan.title} was made for {plan.context:,} tokens: beyond that it is not memory that ends it."
+            f"{plan.title} was made for {plan.context:,} tokens: beyond that, memory is not what limits it."
         )
     return said
 

@@ -9,7 +9,7 @@ import streamlit as st
 from mxviz._pictures_planner import Plan
 from mxviz._pictures_race_table import name_of
 from mxviz._planner_configs import MAX_CHARACTERS
-from mxviz._planner_known import Known, card_of, cards, known_models
+from mxviz._planner_known import Known, card_of, cards, known_models, model_of
 from mxviz.figures.planner import context_words
 from mxviz.formats import Recipe
 from mxviz.planner import GIB, read_json, shape_of
@@ -28,6 +28,7 @@ PROVENANCE = (
     "states, activations and the runtime's own memory are not in the sum."
 )
 _KEPT = {"persist_state": "session"}
+_LINKED = {**_KEPT, "bind": "query-params"}  # the address rebuilds the five controls
 
 
 class Chosen(NamedTuple):
@@ -56,18 +57,18 @@ def choose() -> Chosen:
         format_func=lambda name: f"{name} · {cards()[name].label_gb:g} GB" if name in cards() else name,
         accept_new_options=True,
         help="Any other memory can be typed in, in GiB, such as 96.",
-        **_KEPT,
+        **_LINKED,
     )
     tokens = left.select_slider(
-        "Context, tokens", CONTEXTS, FIRST_CONTEXT, key="plan-context", format_func=context_words, **_KEPT
+        "Context, tokens", CONTEXTS, FIRST_CONTEXT, key="plan-context", format_func=context_words, **_LINKED
     )
-    batch = right.number_input("Batch", 1, 65_536, 1, key="plan-batch", **_KEPT)
+    batch = right.number_input("Batch", 1, 65_536, 1, key="plan-batch", **_LINKED)
     with st.expander("More: paste a config.json, the weights, memory kept free"):
         found, weights, kept = _folded(asked)
     shape = shape_of(found.config)
-    said = "" if weights is None else f"Weights: {weights / GIB:,.1f} GiB"
+    said = "" if weights is None else f"{weights / GIB:,.1f} GiB of weights"
     if weights is not None and weights == found.weights:
-        said += f", {found.weights_from}."
+        said += f": {found.weights_from}."
     elif weights is not None:
         said += ", as you say."
     where = None if place in (None, NO_CARD) else card_of(place)
@@ -88,7 +89,7 @@ def _model(column) -> str:
         accept_new_options=True,
         help="Any model of the hub can be typed in as owner/name; its config.json alone is fetched. "
         "A config.json can be pasted under More.",
-        **_KEPT,
+        **_LINKED,
     )
 
 
@@ -100,7 +101,7 @@ def _recipe(column) -> str:
         format_func=name_of,
         accept_new_options=True,
         help="Any recipe can be typed in, such as mxfp4;sink=4;residual=32.",
-        **_KEPT,
+        **_LINKED,
     )
 
 
@@ -140,11 +141,12 @@ def _pasted(text: str) -> Known:
 
 
 def _named(asked: str | None) -> Known:
-    models = known_models()
-    if not asked:
+    if not asked or not asked.strip():
         raise ValueError("no model is chosen; choose one, or type in a hub id such as Qwen/Qwen3-8B")
-    if asked in models:
-        return models[asked]
+    found = model_of(asked)
+    if found is not None:
+        return found
     from mxviz._planner_hub import from_hub
 
-    return from_hub(asked)
+    with st.spinner("the hub is asked for this model's config.json …"):
+        return from_hub(asked)
