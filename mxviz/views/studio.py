@@ -75,17 +75,20 @@ def _preview(file: File, sheet: Sheet) -> None:
     wide, high = file.fig.layout.width, file.fig.layout.height
     ratio = f"min({file.size.zoom:.6g}, tan(atan2(100cqw, {wide}px)))"  # a length by a length, as a number
     ground = f"background: {_GROUND[sheet.theme]};" if sheet.theme in _GROUND else ""
+    # A chart is drawn as wide as it is measured, and it is measured scaled: so its box is larger by as much.
+    box = f"width: calc({wide}px / {ratio}) !important; height: calc({high}px / {ratio});"
     st.html(
         "<style>.st-key-studio-frame { container-type: inline-size; overflow: hidden; }"
-        f".st-key-studio-sheet {{ width: {wide}px !important; max-width: none !important; {ground}"
-        f"min-width: {wide}px; height: {high}px; transform: scale({ratio}); transform-origin: 0 0; "
-        f"margin-bottom: calc({high}px * ({ratio} - 1)); outline: 1px solid var(--grid); }}</style>"
+        f".st-key-studio-sheet {{ {box} max-width: none !important; flex: none; {ground}"
+        f"transform: scale({ratio}); transform-origin: 0 0; "
+        f"margin-bottom: calc({high}px * {ratio} - {high}px / {ratio}); }}</style>"
     )
     with st.container(key="studio-frame"), st.container(key="studio-sheet"):
         st.plotly_chart(
             file.fig,
             theme=None,
-            width=wide,
+            width="stretch",
+            height="stretch",
             key="figure-studio",
             alt=alt_text(file.fig),
             config={"displayModeBar": False},
