@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from mxviz import _lesson_saboteur as saboteur
 from mxviz import _pictures_head, lesson
 from mxviz._pictures_effect import share
@@ -81,6 +83,9 @@ def passes_picture(*, hidden: bool = False, **size) -> Figure:
     )
 
 
+_HELD_UP = 2.0  # a step that takes so many times what four of five take is left out of the picture
+
+
 def cooked_picture(steps: Sequence[Cooked], total: int, model: str, **size) -> Figure:
     """Draw the time of each step, with the cache and without, as measured on this machine.
 
@@ -92,16 +97,20 @@ def cooked_picture(steps: Sequence[Cooked], total: int, model: str, **size) -> F
     last, places = steps[-1], [step.step for step in steps]
     with_cache, without = lesson.passes(last.step)
     same = sum(step.same for step in steps)
+    times = np.array([(step.without_ms, step.with_ms) for step in steps])
+    high = float(min(times.max(), _HELD_UP * np.quantile(times[:, 0], 0.8)))
+    beyond = int((times > high).any(1).sum())
+    held_up = f" · above the picture, where something else had the machine: {beyond}" if beyond else ""
     return curves(
         [
-            Curve("without a cache", places, [step.without_ms for step in steps], "ink", "dash"),
-            Curve("with a cache", places, [step.with_ms for step in steps], "exact"),
+            Curve("without a cache", places, times[:, 0], "ink", "dash"),
+            Curve("with a cache", places, times[:, 1], "exact"),
         ],
         title=f"Step {last.step} took {number(last.without_ms)} ms without a cache, "
         f"{number(last.with_ms)} ms with one",
         subtitle=f"{model}, measured on this machine just now · {without:,} token passes so far against "
-        f"{with_cache:,} · the same next word in {same} of {len(steps)} steps",
-        **{"x_name": "step", "y_name": "ms for this step", "x_end": total},
+        f"{with_cache:,} · the same next word in {same} of {len(steps)} steps{held_up}",
+        **{"x_name": "step", "y_name": "ms for this step", "x_end": total, "y_end": high},
         **size,
     )
 

@@ -337,6 +337,21 @@ def test_every_picture_has_a_sentence_and_words(wild, mild, size) -> None:
     assert not hidden.data and len(shown.data[0].x) == lesson.look_back(wild).position + 1
 
 
+def test_a_step_that_was_held_up_does_not_flatten_the_rest() -> None:
+    from mxviz._engine_lesson import Cooked
+
+    steps = [Cooked(i, 30.0, 30.0 + i, True) for i in range(1, 21)]
+    even = pictures.cooked_picture(steps, 64, "a model")
+    assert even.layout.yaxis.range == (0, pytest.approx(1.14 * 50)) and "above" not in str(even.layout)
+    assert even.layout.title.text == "Step 20 took 50 ms without a cache, 30 ms with one"
+    assert "210 token passes so far against 20" in even.layout.annotations[0].text.replace("<br>", " ")
+    spiked = pictures.cooked_picture([*steps, Cooked(21, 9000.0, 51.0, False)], 64, "a model")
+    assert spiked.layout.yaxis.range[1] < 130
+    said = spiked.layout.annotations[0].text.replace("<br>", " ")
+    assert "had the machine: 1" in said and "in 20 of 21 steps" in said
+    assert max(spiked.data[1].y) == 9000, "left out of sight, not out of the data"
+
+
 def test_the_teachers_notes_link_every_step(root) -> None:
     notes = (root / "docs" / "teachers-notes.md").read_text(encoding="utf-8")
     for i, name in enumerate(words.FACTS, 1):

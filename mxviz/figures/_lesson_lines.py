@@ -33,6 +33,7 @@ def curves(
     y_name: str,
     subtitle: str = "",
     x_end: float | None = None,
+    y_end: float | None = None,
     theme: str = "light",
     width: int = 1280,
     height: int | None = None,
@@ -42,7 +43,7 @@ def curves(
     Args:
         lines: at least one point altogether; names are plain text.
         title: one sentence that says what is seen; plain text, like all names.
-        x_end: where the axis ends; by default where the longest curve does.
+        x_end: where the axis ends; by default where the longest curve does. So is y_end, but for the highest.
         theme: `light` or `dark`.
         width: CSS pixels; below 640 the figure is laid out for a phone. So is height.
 
@@ -63,9 +64,9 @@ def curves(
         foot=58,
     )
     right = x_end or max(float(x.max()) for x, _ in points if x.size)
-    top = 1.14 * max(float(y.max()) for _, y in points if y.size)
+    top = 1.14 * (y_end or max(float(y.max()) for _, y in points if y.size))
     for curve, (x, y) in zip(lines, points, strict=True):
-        _draw(frame, curve, x, y, right)
+        _draw(frame, curve, x, y, (right, top))
     _axes(frame, right, top, x_name, y_name)
     ends = "; ".join(
         f"{c.name} ends at {y[-1]:,.0f}" for c, (_, y) in zip(lines, points, strict=True) if y.size
@@ -73,7 +74,8 @@ def curves(
     return frame.finish("curves", f"{y_name} by {x_name}. {ends}.", None)
 
 
-def _draw(frame: Frame, curve: Curve, x: np.ndarray, y: np.ndarray, right: float) -> None:
+def _draw(frame: Frame, curve: Curve, x: np.ndarray, y: np.ndarray, ends: tuple[float, float]) -> None:
+    right, top = ends
     if not x.size:
         return
     colour = getattr(frame.theme, curve.colour)
@@ -90,7 +92,7 @@ def _draw(frame: Frame, curve: Curve, x: np.ndarray, y: np.ndarray, right: float
     )
     frame.note(
         f"{escape(curve.name)}: {y[-1]:,.0f}",
-        **{"x": float(x[-1]), "xref": "x", "y": float(y[-1]), "yref": "y"},
+        **{"x": float(x[-1]), "xref": "x", "y": min(float(y[-1]), top / 1.14), "yref": "y"},
         **{"xanchor": "right" if x[-1] > 0.3 * right else "left", "yanchor": "bottom", "yshift": 8},
         bgcolor=frame.theme.paper,
         font={"size": frame.sizes.heading, "color": colour, "weight": 700},

@@ -6,11 +6,12 @@ import streamlit as st
 
 from mxviz import _pictures_lesson as pictures
 from mxviz._models_catalogue import CATALOGUE, is_here
+from mxviz._pictures_lesson_words import TOKENS
 from mxviz.figures import alt_text
 from mxviz.views import jobs, measuring
 
-STEPS = 96
-"""Tokens that are written each way."""
+STEPS = TOKENS
+"""Tokens that are written each way: as many as the arithmetic above is about."""
 
 _KEPT = ("lesson", "cook")
 
@@ -60,7 +61,7 @@ def _start() -> None:
     measuring.start(_KEPT, jobs.BUILT_IN, work)
 
 
-@st.fragment(run_every=0.5)
+@st.fragment(run_every=1.0)
 def _live(size: dict) -> None:
     """Draw what was timed so far; leave the fragment when it is over."""
     job = measuring.current()
