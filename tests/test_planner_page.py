@@ -218,3 +218,40 @@ def test_nonsense_is_one_calm_line_and_the_controls_stay(at: AppTest, pasted: st
     assert len(at.selectbox) == 3 and not at.get("plotly_chart")
     at.text_area[0].set_value("").run()
     assert len(at.get("plotly_chart")) == 1 and not at.info
+
+
+def test_weights_of_one_pasted_config_are_not_those_of_another(at: AppTest) -> None:
+    at.text_area[0].set_value(json.dumps(planner.known_models()["tiiuae/falcon-7b"].config)).run()
+    at.number_input[1].set_value(13.0).run()
+    assert "13.0 GiB of weights, as you say" in text(at)
+    at.text_area[0].set_value(json.dumps(LLAMA.config)).run()
+    assert "no weights counted" in text(at) and "as you say" not in text(at)
+
+
+def test_what_is_typed_is_understood_or_one_calm_line(at: AppTest) -> None:
+    def typed(**settings: str) -> None:  # AppTest's selectbox takes listed options alone
+        for name, value in settings.items():
+            at.session_state[f"plan-{name}"] = value
+        at.run()
+        assert not at.exception
+
+    typed(model="deepseek")
+    assert "625 GiB of weights" in text(at) and "latent" in text(at)
+    typed(recipe="mxfp4;skip=99")
+    assert at.info[0].value.startswith("skip=99 names a layer this model does not have")
+    typed(recipe="mxfp9")
+    assert at.info[0].value.startswith("unknown scheme 'mxfp9'")
+    typed(recipe="int8@tensor", card="1000")
+    assert "as INT8 per tensor" in text(at) and "a card of your own (1,000 GB)" in text(at) and not at.info
+    typed(card="a toaster")
+    assert at.info[0].value.startswith("'a toaster' is no card known here")
+    typed(card="no card", model="qwen")
+    assert at.info[0].value.startswith("'qwen' could be ")
+    typed(model="gpt2")
+    assert at.info[0].value.startswith("'gpt2' is no hub id; expected owner/name")
+
+
+def test_layers_that_stay_exact_are_said_so() -> None:
+    layers = shape_of(planner.known_models()["openai/gpt-oss-20b"].config).layers
+    lines = formula(PLAN._replace(layers=layers, recipe="mxfp4;residual=128"))
+    assert "These sliding layers stay uncompressed under any recipe such as this." in lines

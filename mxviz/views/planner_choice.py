@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import NamedTuple
 
 import streamlit as st
@@ -19,6 +20,7 @@ RECIPES = (
     *("mxfp4", "k=mxfp4:axis=token;v=mxfp4", "nvfp4", "mxfp6_e2m3", "mxfp8_e4m3", "mxint8"),
     *("kivi4", "kivi2", "int8@tensor", "int4@tensor", "none"),
 )
+_NAMES = {"none": "Uncompressed", "kivi4": "KIVI, 4 bits", "kivi2": "KIVI, 2 bits"}
 CONTEXTS = [n for k in range(10, 22) for n in (2**k, 3 * 2 ** (k - 1))] + [2**22]
 NO_CARD = "no card"
 PROVENANCE = (
@@ -98,7 +100,7 @@ def _recipe(column) -> str:
         "Store the cache as",
         RECIPES,
         key="plan-recipe",
-        format_func=name_of,
+        format_func=lambda name: _NAMES.get(name) or name_of(name),
         accept_new_options=True,
         help="Any recipe can be typed in, such as mxfp4;sink=4;residual=32.",
         **_LINKED,
@@ -137,7 +139,8 @@ def _folded(asked: str) -> tuple[Known, int | None, int]:
 
 def _pasted(text: str) -> Known:
     config = read_json(text)
-    return Known("pasted", "the pasted model", config, None, "")
+    mark = zlib.crc32(text.encode(errors="replace"))  # another text has other weights
+    return Known(f"pasted-{mark}", "the pasted model", config, None, "")
 
 
 def _named(asked: str | None) -> Known:
