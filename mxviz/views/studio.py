@@ -78,7 +78,8 @@ def _preview(file: File, sheet: Sheet) -> None:
     # A chart is drawn as wide as it is measured, and it is measured scaled: so its box is larger by as much.
     box = f"width: calc({wide}px / {ratio}) !important; height: calc({high}px / {ratio});"
     st.html(
-        "<style>.st-key-studio-frame { container-type: inline-size; overflow: hidden; }"
+        "<style>.st-key-studio-frame { container-type: inline-size; overflow: hidden; "
+        f"max-width: {file.size.zoom * wide + 2:.0f}px; border: 1px solid var(--grid); }}"
         f".st-key-studio-sheet {{ {box} max-width: none !important; flex: none; {ground}"
         f"transform: scale({ratio}); transform-origin: 0 0; "
         f"margin-bottom: calc({high}px * {ratio} - {high}px / {ratio}); }}</style>"

@@ -20,8 +20,8 @@ _MOST = {"token": "tokens", "channel": "channels"}
 _GROUNDS = {
     "light": "light",
     "dark": "dark",
-    "transparent": "none, dark text",
-    "transparent-dark": "none, light text",
+    "transparent": "clear",
+    "transparent-dark": "clear on dark",
 }
 _RACE = {"sqnr": "SQNR", "flushed": "flushed to zero", "kl": "KL of the next word"}
 
