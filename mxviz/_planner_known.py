@@ -97,6 +97,9 @@ def card_of(text: str) -> Card:
     return Card("a card of your own", size, int(size * 2**30))
 
 
+_SHORT = {"smollm2": "smollm2 135m"}  # the built-in model's name in the catalogue
+
+
 def model_of(text: str) -> Known | None:
     """Return the known model that a hub id or a part of a name means; None where it means none.
 
@@ -104,6 +107,7 @@ def model_of(text: str) -> Known | None:
         ValueError: where it could be several.
     """
     models, words = known_models(), text.strip().lower()
+    words = _SHORT.get(words, words)
     same = [model for model in models.values() if words in (model.hub_id.lower(), model.title.lower())]
     like = same or [model for model in models.values() if words in f"{model.hub_id} {model.title}".lower()]
     if len(like) > 1:

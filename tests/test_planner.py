@@ -32,6 +32,7 @@ from transformers import (
 
 from mxviz import _planner_hub as hub
 from mxviz import planner
+from mxviz._models_catalogue import CATALOGUE
 from mxviz._planner_configs import Layer
 from mxviz._planner_known import card_of, checked_hub_id, model_of
 from mxviz.cache import MXCache
@@ -343,6 +344,7 @@ def test_cards_and_models_say_where_their_numbers_come_from() -> None:
         assert (known.weights is None) == (not known.weights_from)
     assert planner.known_models()["Qwen/Qwen3-8B"].weights == 16_381_470_720
     assert card_of("96 GiB").memory == 96 * 2**30 and card_of("T4").label_gb == 16
+    assert all(model_of(name) for name in CATALOGUE), "the catalogue is planned with without a network"
     assert card_of("h100").name == "H100"
     assert model_of("deepseek").title == "DeepSeek-V3" and model_of("Llama 2 7B").hub_id.startswith("meta")
     assert model_of("gpt-oss-120b") is None

@@ -228,27 +228,37 @@ def test_weights_of_one_pasted_config_are_not_those_of_another(at: AppTest) -> N
     assert "no weights counted" in text(at) and "as you say" not in text(at)
 
 
-def test_what_is_typed_is_understood_or_one_calm_line(at: AppTest) -> None:
-    def typed(**settings: str) -> None:  # AppTest's selectbox takes listed options alone
-        for name, value in settings.items():
-            at.session_state[f"plan-{name}"] = value
-        at.run()
-        assert not at.exception
+def opened_with(**settings: str) -> AppTest:
+    """The page with what was typed: AppTest's selectbox takes listed options alone."""
+    at = AppTest.from_function(_page, default_timeout=60)
+    for name, value in settings.items():
+        at.session_state[f"plan-{name}"] = value
+    at.run()
+    assert not at.exception
+    return at
 
-    typed(model="deepseek")
-    assert "625 GiB of weights" in text(at) and "latent" in text(at)
-    typed(recipe="mxfp4;skip=99")
-    assert at.info[0].value.startswith("skip=99 names a layer this model does not have")
-    typed(recipe="mxfp9")
-    assert at.info[0].value.startswith("unknown scheme 'mxfp9'")
-    typed(recipe="int8@tensor", card="1000")
-    assert "as INT8 per tensor" in text(at) and "a card of your own (1,000 GB)" in text(at) and not at.info
-    typed(card="a toaster")
-    assert at.info[0].value.startswith("'a toaster' is no card known here")
-    typed(card="no card", model="qwen")
-    assert at.info[0].value.startswith("'qwen' could be ")
-    typed(model="gpt2")
-    assert at.info[0].value.startswith("'gpt2' is no hub id; expected owner/name")
+
+def test_what_is_typed_is_understood() -> None:
+    typed = opened_with(model="deepseek")
+    assert "625 GiB of weights" in text(typed) and "latent" in text(typed)
+    typed = opened_with(recipe="int8@tensor", card="1000")
+    assert "as INT8 per tensor" in text(typed) and "a card of your own (1,000 GB)" in text(typed)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"recipe": "mxfp4;skip=99"}, "skip=99 names a layer this model does not have"),
+        ({"recipe": "mxfp9"}, "unknown scheme 'mxfp9'"),
+        ({"card": "a toaster"}, "'a toaster' is no card known here"),
+        ({"model": "qwen"}, "'qwen' could be "),
+        ({"model": "gpt2"}, "'gpt2' is no hub id; expected owner/name"),
+    ],
+)
+def test_what_is_not_understood_is_one_calm_line(settings: dict, said: str) -> None:
+    typed = opened_with(**settings)
+    assert len(typed.info) == 1 and typed.info[0].value.startswith(said)
+    assert not typed.get("plotly_chart") and len(typed.selectbox) == 3
 
 
 def test_layers_that_stay_exact_are_said_so() -> None:
