@@ -40,6 +40,10 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "mxviz.looks",
         "mxviz.race",
         "mxviz.attention",
+        "mxviz.planner",
+        "mxviz._planner_*",
+        "mxviz.lesson",
+        "mxviz._lesson_*",
     ),  # fmt: skip
     "figures": ("mxviz.figures", "mxviz.figures.*"),
     "export": (

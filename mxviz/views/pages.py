@@ -12,8 +12,10 @@ PAGES = {
     "outliers": "Outliers",
     "effect": "Effect",
     "race": "Race",
-    "lesson": "Lesson",
     "run": "Run",
+    "lesson": "Lesson",
+    "planner": "Planner",
+    "studio": "Studio",
 }
 """Path in the address, which is the module's name too, and title; the first one opens at the root."""
 
