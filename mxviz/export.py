@@ -179,8 +179,9 @@ def _with_info(pdf: bytes, entries: Mapping[str, str]) -> bytes:
 def _html(file: File, about: str) -> bytes:
     """One page that holds plotly.js itself and asks nobody for anything; a zoom enlarges it as a whole."""
     fig, zoom = file.fig, file.size.zoom
-    wide, high = (round(zoom * n) for n in (fig.layout.width or WIDTH, fig.layout.height or 720))
-    larger = f" style='transform:scale({zoom:.6g});transform-origin:0 0'" if zoom != 1 else ""
+    laid = (fig.layout.width or WIDTH, fig.layout.height or 720)
+    wide, high = (round(zoom * n) for n in laid)
+    larger = f" style='width:{laid[0]}px;transform:scale({zoom:.6g});transform-origin:0 0'"
     alt = html_escape(_alt(fig), quote=True)
     body = fig.to_html(
         full_html=False, include_plotlyjs=True, include_mathjax=False, config={"displaylogo": False}
@@ -194,7 +195,7 @@ def _html(file: File, about: str) -> bytes:
         f"<meta name='provenance' content=\"{html_escape(about, quote=True)}\">"
         f"</head><body style='margin:0;background:{paper}'>"
         f"<div role='img' aria-label=\"{alt}\" style='width:{wide}px;height:{high}px'>"
-        f"<div{larger}>{body}</div></div>"
+        f"<div{larger if zoom != 1 else ''}>{body}</div></div>"
         "</body></html>\n"
     ).encode()
 

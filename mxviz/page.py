@@ -196,7 +196,13 @@ def html_report(capture: Capture, theme: str = "light") -> str:
         "figcaption { color: var(--muted); }</style></head><body>"
         f'<header class="mx-head"><h1>{literal(capture.model)}</h1>'
         f"<p>{literal(capture.recipe)} against {literal(capture.baseline)}</p></header>"
-        f"{prompt_html(capture.prompt)}"
-        f"{capture_lanes_html(capture)}<ul>{notes}</ul>{numbers_html(capture, report(capture))}"
-        f"{''.join(figures)}</body></html>\n"
+        f"{_written(capture)}<ul>{notes}</ul>{''.join(figures)}</body></html>\n"
     )
+
+
+def _written(capture: Capture) -> str:
+    """Return prompt, texts and numbers of a run; nothing for a tensor, which has none."""
+    if not set(LANES) <= capture.lanes.keys():
+        return ""
+    texts = prompt_html(capture.prompt) + capture_lanes_html(capture)
+    return texts + numbers_html(capture, report(capture))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 
 import numpy as np
@@ -139,3 +140,14 @@ def test_provenance_says_where_a_figure_came_from_and_not_what_was_asked(capture
     assert "rule" not in provenance_line(
         provenance(capture, "scales", place_of(capture, "scales", recipe="nvfp4"))
     )
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["a run", "a tensor alone"])
+def test_the_report_holds_texts_numbers_and_the_figures_there_are(alone):
+    from mxviz.page import ORDER, html_report
+
+    made = made_capture(**({"effect": {}, "lanes": {}, "values": {}} if alone else {}))
+    page = html_report(made)
+    assert page.count("<figure") == len([name for name in ORDER if name in available(made)])
+    assert ("micro text" in page) is not alone and ("Bytes per token" in page) is not alone
+    assert all(FIGURES[name].about.split(".")[0] in html.unescape(page) for name in ORDER[:4])
