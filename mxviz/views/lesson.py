@@ -21,6 +21,8 @@ _STYLE = """<style>
 .st-key-lesson [data-testid="stMarkdownContainer"] p, .st-key-lesson [data-testid="stMarkdownContainer"] li {
   font-size: clamp(1.05rem, 1.6vw, 1.25rem); line-height: 1.5; max-width: 56rem; overflow-wrap: anywhere; }
 .st-key-lesson [data-testid="stSliderThumbValue"] p { font-size: 1rem !important; line-height: 1.2; }
+.st-key-lesson [data-testid="stWidgetLabel"] p { color: var(--ink) !important; }
+.st-key-lesson [data-testid="stRadio"] label:has(input:disabled) p { color: var(--muted) !important; }
 .st-key-lesson button p { font-size: 1.05rem !important; }
 .mx-step { color: var(--muted); font-size: 1.05rem; margin: 0; white-space: nowrap; }
 .mx-verdict { font-size: clamp(1.15rem, 2vw, 1.5rem); font-weight: 650; margin: 0.6rem 0 0; }

@@ -21,11 +21,10 @@ def show(name: str, wild: Capture, mild: Capture, size: dict) -> None:
     words, checked = facts(name, wild, mild).words, st.session_state.setdefault(_CHECKED, False)
     title, questions = lesson_text.questions(name)
     st.html(f"<h1>{literal(title)}</h1>")
-    score = st.container()
     given = [_question(i, question, words, checked) for i, question in enumerate(questions)]
     right = sum(answer == question.right for answer, question in zip(given, questions, strict=True))
     if checked:
-        score.html(f'<p class="mx-verdict">{right} of {len(questions)} right</p>')
+        st.html(f'<p class="mx-verdict">{right} of {len(questions)} right</p>')
         st.button("Try again", key="lesson-again", on_click=_set, args=(False,))
     else:
         st.button(
