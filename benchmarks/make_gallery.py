@@ -82,6 +82,19 @@ RUNS = {
             query_layers=(0, 8, 16, 23),
         ),
     ),
+    "qwen-long": Run(
+        os.environ.get("MXVIZ_QWEN_GGUF", ""),
+        "Qwen2.5-Coder-0.5B-Instruct",
+        Settings(
+            _text("kitchen.txt", "What is this text about?"),
+            recipe=KEYS_BY_TOKEN,
+            max_new_tokens=32,
+            store_dtype="bfloat16",
+            layers=tuple(range(2, 24, 3)),
+            query_layers=(8,),
+        ),
+        every_scheme=False,
+    ),
 }
 
 

@@ -33,9 +33,17 @@ def quiet(monkeypatch):
 def opened(monkeypatch=None, capture=None) -> AppTest:
     if capture is not None:
         monkeypatch.setattr(gallery, "chosen", lambda: ("made", capture))
-    at = AppTest.from_string(PAGE, default_timeout=120).run()
+    at = AppTest.from_string(PAGE, default_timeout=120)
+    at.session_state["drawn"] = True  # as a browser says once it has drawn the first figure
+    at.run()
     assert not at.exception
     return at
+
+
+def test_before_a_browser_has_drawn_one_figure_it_gets_no_more():
+    at = AppTest.from_string(PAGE, default_timeout=120).run()
+    assert not at.exception
+    assert list(figures(at)) == ["overview"]
 
 
 def figures(at: AppTest) -> dict[str, dict]:

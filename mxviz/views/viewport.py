@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import streamlit as st
-from streamlit import runtime
 
 from mxviz.figures.theme import COMPACT_BELOW
 
@@ -56,7 +55,7 @@ def has_drawn() -> bool:
 
     A browser draws all figures that came together before it shows one. So a first visit gets one first.
     """
-    if not runtime.exists() or st.session_state.get("drawn"):  # without a browser nothing would ask
+    if st.session_state.get("drawn"):
         return True
     mount = st.components.v2.component(_DRAWN, js=_DRAWN_SCRIPT)
     found = mount(key="has-drawn", data={"known": False}, on_drawn_change=lambda: None, height=1)
