@@ -129,6 +129,9 @@ def pairs(values: Any, decoded: Any, like: Array) -> list[NDArray[np.float32] | 
 def losses(frame: Frame, i: int, cells: Any, rides: NDArray[np.float32] | None, name: str) -> go.Heatmap:
     """Return the heat map of a relative error for panel i; `rides` are values and what they came back as."""
     where = "tokens around %{x:,.0f}" if cells.per_column > 1 else "token %{x:d}"
+    if rides is not None:  # of all tokens; the cells may be those of a window
+        first = round(cells.x[0] + 0.5)
+        rides = np.ascontiguousarray(rides[:, first : first + cells.z.shape[1]])
     both = "" if rides is None else "value %{customdata[0]:.4g} → stored as %{customdata[1]:.4g}<br>"
     return go.Heatmap(
         z=np.minimum(cells.z, np.float32(BEYOND)),  # keeps NaN
