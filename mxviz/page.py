@@ -112,7 +112,8 @@ def numbers_html(capture: Capture, numbers: dict) -> str:
         f'<div class="mx-cards">{"".join(cards)}</div>'
         '<p class="mx-key"><span class="mx-micro">■ micro-scaled</span> '
         '<span class="mx-single">■ one scale</span> '
-        f"<span>decoded by the {numbers['backend']} backend, {numbers['threads']} threads, "
+        f"<span>decoded by the {numbers['backend']} backend, {numbers['threads']} "
+        f"thread{'' if numbers['threads'] == 1 else 's'}, "
         f"on {capture.device}</span></p>"
     )
 

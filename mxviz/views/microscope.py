@@ -6,7 +6,7 @@ import streamlit as st
 
 from mxviz.capture import Capture
 from mxviz.formats import Recipe
-from mxviz.views import gallery, head, inspector, jobs, overview, place, switches, viewport
+from mxviz.views import gallery, head, inspector, jobs, overview, pages, place, switches, viewport
 
 
 def page() -> None:
@@ -23,7 +23,8 @@ def page() -> None:
         st.info("There is no run to look at yet; make one on the Run page.")
     else:
         _look(capture, run, width)
-    _to_the_run_page()
+    pages.link("effect", "Did it matter? What this cache did to the next word")
+    pages.link("run", "Ask a model, and look at your own run")
     jobs.start_warming()
 
 
@@ -61,10 +62,3 @@ def _words(capture: Capture) -> str:
         "16 bits uncompressed"
     )
     return f'<p class="mx-key">{text}</p>'
-
-
-def _to_the_run_page() -> None:
-    """Link to the page that makes runs, where the app has told which that is."""
-    run_page = st.session_state.get("pages", {}).get("run")
-    if run_page is not None:
-        st.page_link(run_page, label="Ask a model, and look at your own run", icon=":material/arrow_forward:")

@@ -103,9 +103,7 @@ def _find_key(run: str) -> str:
 
 def _to_microscope() -> None:
     """Go to the microscope, which looks where this page looks; alone, this page has nowhere to go."""
-    from mxviz.views import microscope
-
-    try:
-        st.switch_page(st.Page(microscope.page, title="Microscope", url_path="microscope"))
-    except st.errors.StreamlitAPIException:
-        st.caption("The microscope is a page of the app: start it with mxviz app.")
+    page = st.session_state.get("pages", {}).get("microscope")
+    if page is not None:
+        st.switch_page(page)
+    st.caption("The microscope is a page of the app: start it with mxviz app.")

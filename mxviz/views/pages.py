@@ -31,6 +31,13 @@ def all_pages() -> list[st.Page]:
     return pages
 
 
+def link(name: str, label: str) -> None:
+    """Draw a link to another page; nothing where a page is drawn alone and there is no other."""
+    page = st.session_state.get("pages", {}).get(name)
+    if page is not None:
+        st.page_link(page, label=label, icon=":material/arrow_forward:")
+
+
 def _opener(name: str) -> Callable[[], None]:
     def page() -> None:
         import_module(f"mxviz.views.{name}").page()

@@ -6,7 +6,7 @@ import streamlit as st
 
 from mxviz.capture import LANES, Capture
 from mxviz.page import literal
-from mxviz.views import ask, gallery, jobs, lanes, numbers, talk
+from mxviz.views import ask, gallery, jobs, lanes, numbers, pages, talk
 
 
 def page() -> None:
@@ -34,7 +34,8 @@ def _answers() -> None:
     lanes.show(capture)
     talk.panel(name, capture)
     numbers.show(capture)
-    _onwards()
+    pages.link("microscope", "Look into this cache: every scale, every outlier")
+    pages.link("effect", "Did it matter? Every word, coloured by what it lost")
 
 
 def _with_texts() -> tuple[str, Capture | None]:
@@ -58,11 +59,3 @@ def _whose(name: str, capture: Capture) -> str:
             ". <strong>These answers are to the earlier prompt below</strong>: press Generate to ask yours"
         )
     return said + "."
-
-
-def _onwards() -> None:
-    """Link to the cache behind the answers, where the app has told which page that is."""
-    microscope = st.session_state.get("pages", {}).get("microscope")
-    if microscope is not None:
-        words = "Look into this cache: every scale, every outlier"
-        st.page_link(microscope, label=words, icon=":material/arrow_forward:")
