@@ -14,7 +14,7 @@ from streamlit.testing.v1 import AppTest
 
 from mxviz._paths import APP
 from mxviz.engine import Conversation, Progress, Settings
-from mxviz.views import ask, gallery, jobs
+from mxviz.views import ask, gallery, jobs, talk
 
 
 def _page() -> None:
@@ -237,6 +237,29 @@ def test_a_finished_conversation_is_shown_without_its_caches():
     capture = [conversation.ask(prompt) for prompt in (settings.prompt, "more")][-1]
     at = opened(shelf={"own-1": gallery.Own("talk", capture)}, run="own-1")
     assert not at.chat_input and list(at.dataframe[0].value["turn"]) == [1, 2]
+
+
+def test_a_closed_tab_frees_the_caches_of_its_conversation(monkeypatch):
+    here = {"tab": True}
+    instance = SimpleNamespace(is_active_session=lambda session: here[session])
+    monkeypatch.setattr(talk, "runtime", SimpleNamespace(exists=lambda: True, get_instance=lambda: instance))
+    monkeypatch.setattr(talk, "GONE_S", 0.05)
+    loaded = tiny_text.loaded()
+    conversation = Conversation(loaded, Settings("hello", max_new_tokens=2, effect=False))
+    conversation.ask("hello")
+    thread = talk._free_with_the_tab(conversation, "tab", every_s=0.01)
+    time.sleep(0.2)
+    assert conversation.is_open
+    here["tab"] = False
+    thread.join(10)
+    assert not thread.is_alive() and not conversation.is_open
+
+    given_up = Conversation(loaded, conversation.settings)
+    thread = talk._free_with_the_tab(given_up, "tab", every_s=0.01)
+    here["tab"] = True
+    del given_up
+    thread.join(10)
+    assert not thread.is_alive()
 
 
 @pytest.mark.model

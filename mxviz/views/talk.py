@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import threading
+import time
+import weakref
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import streamlit as st
+from streamlit import runtime
+from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from mxviz.capture import LANES, Capture
 from mxviz.views import gallery, jobs, lanes
+
+if TYPE_CHECKING:
+    from mxviz.engine import Conversation
+
+GONE_S = 60.0
+"""How long a tab may be out of sight before its caches are freed; Streamlit keeps its session for longer."""
 
 
 def take(job: jobs.Job) -> None:
@@ -16,6 +28,8 @@ def take(job: jobs.Job) -> None:
     goes_on = talk.get("conversation") is job.conversation
     number = talk["number"] if goes_on else st.session_state.get("asked", 0) + 1
     st.session_state["asked"] = number
+    if not goes_on:
+        _free_with_the_tab(job.conversation, get_script_run_ctx().session_id)
     name = gallery.keep(f"Your run {number}", job.capture, talk["name"] if goes_on else None)
     st.session_state["talk"] = {
         "name": name,
@@ -30,6 +44,27 @@ def end() -> None:
     talk = st.session_state.pop("talk", None)
     if talk is not None and talk["conversation"] is not None:
         talk["conversation"].close()
+
+
+def _free_with_the_tab(conversation: Conversation, session: str, every_s: float = 5.0) -> threading.Thread:
+    """Watch, until the conversation is given up, whether the tab it belongs to is still there."""
+    held = weakref.ref(conversation)
+    del conversation
+
+    def watch() -> None:
+        seen = time.monotonic()
+        while held() is not None:
+            if not runtime.exists() or runtime.get_instance().is_active_session(session):
+                seen = time.monotonic()
+            elif time.monotonic() - seen > GONE_S:
+                if (open_still := held()) is not None:
+                    open_still.close()
+                return
+            time.sleep(every_s)
+
+    thread = threading.Thread(target=watch, daemon=True, name="mxviz-talk")
+    thread.start()
+    return thread
 
 
 def panel(name: str, capture: Capture) -> None:
