@@ -87,7 +87,7 @@ def _safe(recipe: Recipe, scheme: Scheme, part: str, harmed: tuple[int, ...], li
             f"that shares its scale; no channel towers that far over the median {part}."
         )
     if set(harmed) <= set(recipe.skip):
-        return f"The recipe keeps layers {said(harmed)} exact."
+        return f"The recipe keeps layer{'s' * (len(harmed) > 1)} {said(harmed)} exact."
     if recipe.rotate:
         return "The recipe rotates head_dim first, which spreads a large channel over all of them."
     return ""

@@ -72,7 +72,8 @@ def _silent_words(found: Survey, part: str) -> str:
     if not silent:
         return ""
     return (
-        f" In {_layers(silent)} half of the {part}s or more are zero: there is no median to measure against."
+        f" In {_layers(silent)} half of the {part}s or more are zero or not finite: there is no median to "
+        "measure against."
     )
 
 

@@ -156,7 +156,7 @@ def _unusual(capture: Capture, seen: _Head, part: str) -> tuple[list[int], list[
 def _channel_sentence(capture: Capture, seen: _Head, part: str, channel: int | None) -> str:
     profile = seen.profile
     if not profile.median:
-        return f"More than half of this layer's {part}s are zero: nothing to measure an outlier against"
+        return _no_median(profile, part)
     marked = [row.channel for row in profile.marked]
     if not marked:
         largest = np.nanmax(profile.channels.amax, initial=0) / profile.median
@@ -168,6 +168,12 @@ def _channel_sentence(capture: Capture, seen: _Head, part: str, channel: int | N
     if comes is None or comes.reaches is None or comes.reaches < 0.1:
         return said
     return f"{said}; the bias of k_proj alone reaches {100 * comes.reaches:.0f}\N{NO-BREAK SPACE}% of that"
+
+
+def _no_median(profile: HeadProfile, part: str) -> str:
+    if not np.isfinite(profile.channels.amax).any():
+        return f"Not one {part} of this head is finite"
+    return f"Half or more of this layer's {part}s are zero: there is no median to measure against"
 
 
 def _spot(
@@ -192,7 +198,7 @@ def _token_sentence(
 ) -> str:
     profile = seen.profile
     if not profile.median:
-        return f"More than half of this layer's {part}s are zero: nothing to measure an outlier against"
+        return _no_median(profile, part)
     if token in loud or (loud and token not in quiet and not quiet):
         t = token if token in loud else loud[0]
         ratio, channel = profile.tokens.amax[t] / profile.median, profile.tokens.at[t]

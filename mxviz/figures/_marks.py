@@ -103,9 +103,9 @@ def _places(wide: float, tall: float, away: int) -> Iterator[tuple[float, float]
     yield -wide / 2, away * _STEP
     yield -wide - 8, 0.0
     yield 8.0, 0.0
-    for level in range(6):
+    for further in range(0, int(6 * tall), 5):
         for across in (-wide / 2, -8.0, 8 - wide):
-            yield across, away * (_STEP + level * (tall + 1))
+            yield across, away * (_STEP + further)
 
 
 def _write(frame: Frame, mark: Mark, across: float, shift: float) -> None:

@@ -84,16 +84,21 @@ def reduced(lines: Lines, columns: int) -> Lines:
 
 
 def span_of(lines: Lines, also: Sequence[float | None], width: int, height: int | None) -> Span:
-    """Return the ends of the axes: all that is drawn, and room above it for labels."""
+    """Return the ends of the axes: all lines and nearly all of the band, and room above for labels."""
     compact = is_compact(width)
     tops = [*lines.amax, *(x for x in also if x is not None)]
     real = [x for x in tops if math.isfinite(x) and x > 0]
     top = math.log10(max(real)) if real else 0.0
-    lows = lines.low[np.isfinite(lines.low) & (lines.low > 0)]
-    bottom = math.log10(np.quantile(lows, 0.02)) if lows.size else top - 1
-    bottom = min(max(bottom, top - _DEPTH), top - 1)
+    lows = _positive(lines.low)
+    ends = [*_positive(lines.median), *_positive(lines.amax)]
+    ends += [np.quantile(lows, 0.02, method="lower")] if lows.size else []
+    bottom = min(max(math.log10(min(ends, default=1.0)), top - _DEPTH), top - 1)
     share = _HEADROOM[compact] / ((height or HEIGHTS[compact]) - 170)
     return Span((-0.5, lines.edges[-1]), (bottom, top + share / (1 - share) * (top - bottom)))
+
+
+def _positive(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    return x[np.isfinite(x) & (x > 0)]
 
 
 def held(x: Any, span: Span) -> Any:

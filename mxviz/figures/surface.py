@@ -12,7 +12,7 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import ArrayLike
 
-from mxviz.figures._cells import Array, Grid, checked, grid, notice
+from mxviz.figures._cells import MAX_ROWS, Array, Grid, checked, grid, notice
 from mxviz.figures._frame import LINE
 from mxviz.figures._traces import log_range, log_ticks, number
 from mxviz.figures.labels import balance, escape, label, wrap
@@ -58,7 +58,8 @@ def surface(
     if missing:
         raise ValueError(f"marked channels {missing} are not among the {values.shape[1]} channels of x")
     look, compact, sizes = theme_named(theme), is_compact(width), sizes_for(width)
-    cells = grid(np.abs(values), width=MAX_CELLS, height=values.shape[1], cells=MAX_CELLS)
+    room = max(1, MAX_CELLS // min(values.shape[1], MAX_ROWS))  # channels stay apart, tokens are reduced
+    cells = grid(np.abs(values), width=room, height=values.shape[1], cells=MAX_CELLS)
     low, high = log_range(np.abs(values))
     room = width - 2 * sizes.pad
     titles, notes = balance(title, room, sizes.title * 1.08), wrap(subtitle, room, sizes.subtitle)
