@@ -10,11 +10,12 @@ from types import SimpleNamespace
 
 import pytest
 import tiny_text
+from made_capture import made_capture
 from streamlit.testing.v1 import AppTest
 
 from mxviz._paths import APP
 from mxviz.engine import Conversation, Progress, Settings
-from mxviz.views import ask, gallery, jobs, talk
+from mxviz.views import ask, gallery, jobs, numbers, talk
 
 
 def _page() -> None:
@@ -296,3 +297,18 @@ def test_a_model_is_loaded_once_for_everybody(monkeypatch):
         assert calls == ["one", "two", "one"]
     finally:
         jobs.loaded.clear()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "held", "said"),
+    [
+        ("k=mxfp4:axis=token;v=mxfp4", 93, "Blocks of keys run along tokens, so the newest 29 of 93 tokens"),
+        ("mxfp4:axis=token;sink=4;residual=32", 100, "keys and values run along tokens, so the newest 32 of"),
+        ("mxfp4", 93, None),
+    ],
+)
+def test_what_waits_uncompressed_is_said(recipe, held, said):
+    shape = {"layers": 30, "kv_heads": 3, "head_dim": 64, "value_dim": 64, "model_dtype": "float32"}
+    capture = made_capture(recipe=recipe, shape=shape, storage={"micro": {"tokens_held": held}})
+    words = numbers._waiting(capture)
+    assert words is None if said is None else said in words and "6,120 bytes per token" in words

@@ -97,13 +97,15 @@ def _table(capture: Capture) -> None:
     turns = capture.turns
     table = {
         "turn": list(range(1, len(turns) + 1)),
-        "asked": [turn.prompt for turn in turns],
         "tokens held": [turn.tokens_held.get("exact") for turn in turns],
     }
     for lane, words in _WORDS.items():
         table[f"{words}, KiB"] = [round(turn.stored_bytes.get(lane, 0) / 1024) for turn in turns]
     for lane in LANES[1:]:
         table[f"{_WORDS[lane]} differs"] = [_parted(turn.first_divergence(lane)) for turn in turns]
+    table["asked"] = [
+        turn.prompt for turn in turns
+    ]  # last: on a phone the numbers are what should be in sight
     st.dataframe(table, hide_index=True, width="stretch", key="turns")
     st.caption(
         "A turn's tokens stay in the caches for the next. From the second turn on each lane has read its own "
