@@ -29,6 +29,14 @@ def go(capture: Capture, run: str, row: Row) -> None:
     places.put(capture, run, **{name: row[name] for name in ("layer", "head", "token", "channel")})
 
 
+def search(capture: Capture, run: str, kind: str, text: str) -> str:
+    """Look at the first of what a text names; return the kind of what the list then holds."""
+    kind, rows = rows_of(capture, places.get(capture, run).part, kind, text)
+    if text.strip() and rows:
+        go(capture, run, rows[0])
+    return kind
+
+
 def show(capture: Capture, run: str, part: str, kind: str, text: str) -> str:
     """Draw the list; choosing a row moves the place. Return the kind of what is listed.
 

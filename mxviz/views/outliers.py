@@ -8,7 +8,7 @@ from mxviz._outliers_list import KINDS
 from mxviz._pictures_outliers import channel_picture, surface_picture, token_picture
 from mxviz.capture import PARTS, Capture
 from mxviz.figures import Figure, alt_text
-from mxviz.views import gallery, outlier_advice, outlier_list, style, viewport
+from mxviz.views import gallery, outlier_advice, outlier_list, pages, style, viewport
 from mxviz.views import place as places
 
 _CONFIG = {"displaylogo": False, "modeBarButtonsToRemove": ["lasso2d", "select2d", "autoScale2d"]}
@@ -43,7 +43,7 @@ def explore(capture: Capture, run: str, width: int) -> None:
     part = places.get(capture, run).part
     kind = outlier_list.show(capture, run, part, kind, st.session_state[_find_key(run)])
     place = places.get(capture, run)
-    where = {"layer": place.layer, "head": place.head, "part": place.part}
+    where = {name: getattr(place, name) for name in ("layer", "head", "part")}
     look = {"theme": style.theme().name, "width": width}
     if kind == "tokens":
         figure = token_picture(capture, token=place.token, **where, **look)
@@ -51,8 +51,7 @@ def explore(capture: Capture, run: str, width: int) -> None:
         token = place.token if kind == "single values" else None
         figure = channel_picture(capture, channel=place.channel, token=token, **where, **look)
     _show(figure, "figure-outliers-profile")
-    if st.button("See this place under the microscope", icon=":material/biotech:"):
-        _to_microscope()
+    pages.link("microscope", "See this place under the microscope")
     outlier_advice.show(capture, run, part)
     with st.expander("For talks: the head as a 3-D surface"):
         if st.toggle("Draw it", key="outliers-surface"):
@@ -78,32 +77,26 @@ def _controls(capture: Capture, run: str) -> str:
         places.put(capture, run, part=st.session_state[part_key])
 
     def find() -> None:
-        part, text = places.get(capture, run).part, st.session_state[find_key]
-        kind, rows = outlier_list.rows_of(capture, part, st.session_state[kind_key], text)
-        st.session_state[kind_key] = kind
-        if text.strip() and rows:
-            outlier_list.go(capture, run, rows[0])
+        kind, text = st.session_state[kind_key], st.session_state[find_key]
+        st.session_state[kind_key] = outlier_list.search(capture, run, kind, text)
 
     with left:
         st.segmented_control(
             *("Part", PARTS), format_func=lambda p: f"{p}s", required=True, key=part_key, on_change=other_part
         )
     with middle:
-        st.segmented_control("What stands out", KINDS, required=True, key=kind_key, on_change=other_kind)
+        st.segmented_control(
+            *("What stands out", KINDS),
+            **{"required": True, "key": kind_key, "on_change": other_kind, "persist_state": "session"},
+        )
     with right:
         st.text_input(
-            "Find a channel or a token", placeholder="31, ruler, token 5", key=find_key, on_change=find
+            "Find a channel or a token",
+            placeholder="31, ruler, token 5",
+            **{"key": find_key, "on_change": find, "persist_state": "session"},
         )
     return st.session_state[kind_key]
 
 
 def _find_key(run: str) -> str:
     return f"outliers-find-{run}"
-
-
-def _to_microscope() -> None:
-    """Go to the microscope, which looks where this page looks; alone, this page has nowhere to go."""
-    page = st.session_state.get("pages", {}).get("microscope")
-    if page is not None:
-        st.switch_page(page)
-    st.caption("The microscope is a page of the app: start it with mxviz app.")
