@@ -133,7 +133,7 @@ def _scene(
         "aspectratio": {"x": 1.75, "y": 1.2, "z": 0.8} if not compact else {"x": 1.35, "y": 1.0, "z": 0.85},
         # From the first token's side and a little above: ridges along tokens run away from the eye.
         "camera": {
-            "eye": {"x": -1.2, "y": -1.7, "z": 0.8} if not compact else {"x": -1.5, "y": -2.1, "z": 1.05},
+            "eye": {"x": -1.2, "y": -1.7, "z": 0.8} if not compact else {"x": -1.62, "y": -2.27, "z": 1.13},
             "center": {"x": 0, "y": 0, "z": -0.22},
             "projection": {"type": "perspective"},
         },

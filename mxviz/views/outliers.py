@@ -24,10 +24,10 @@ def page() -> None:
     )
     width = viewport.width()
     run, capture = gallery.chosen()
-    if capture is None:
+    if capture is not None:
+        explore(capture, run, width)
+    else:
         st.info("No recorded run is here. Fill a cache on the first page; its outliers appear here.")
-        return
-    explore(capture, run, width)
 
 
 @st.fragment
@@ -55,6 +55,7 @@ def explore(capture: Capture, run: str, width: int) -> None:
     outlier_advice.show(capture, run, part)
     with st.expander("For talks: the head as a 3-D surface"):
         if st.toggle("Draw it", key="outliers-surface"):
+            look["width"] = width - 34  # the fold's own margins
             _show(surface_picture(capture, **where, **look), "figure-outliers-surface")
 
 
