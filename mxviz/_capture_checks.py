@@ -97,7 +97,27 @@ def check_tensors(found: dict[str, Any], tokens: int) -> None:
             raise ValueError(f"layer {layer} has keys {list(key.shape)}: there is nothing in it")
         if not {key.dtype, value.dtype} <= {torch.float32, torch.bfloat16, torch.float16}:
             raise ValueError(f"layer {layer} holds {key.dtype} keys and {value.dtype} values")
+    for name in ("keys_pre_rope", "queries"):
+        for layer, x in found[name].items():
+            _check_beside(name, layer, x, keys.get(layer), tokens)
     for lane, tables in found["effect"].items():
-        needed = set() if lane == "exact" else {"kl", "top1"}
-        if not needed <= tables.keys() or any(table.dim() != 1 for table in tables.values()):
-            raise ValueError(f"effect of lane {lane} lacks kl or top1, or holds no row of positions")
+        _check_effect(lane, tables, tokens)
+
+
+def _check_beside(name: str, layer: int, x: torch.Tensor, key: torch.Tensor | None, tokens: int) -> None:
+    """Refuse keys before RoPE and queries that do not fit the keys of their layer."""
+    fits = key is not None and x.dim() == 3 and x.shape[1] <= tokens and x.shape[2] == key.shape[2]
+    if not fits or not x.shape[0] or x.shape[0] % key.shape[0] or not x.is_floating_point():
+        beside = "none" if key is None else list(key.shape)
+        raise ValueError(f"layer {layer} has {name} {list(x.shape)} ({x.dtype}) beside keys {beside}")
+
+
+def _check_effect(lane: str, tables: dict[str, torch.Tensor], tokens: int) -> None:
+    """Refuse an effect that lacks its tables, or whose rows are not the positions of the text."""
+    needed = set() if lane == "exact" else {"kl", "top1"}
+    if not needed <= tables.keys() or any(table.dim() != 1 for table in tables.values()):
+        raise ValueError(f"effect of lane {lane} lacks kl or top1, or holds no row of positions")
+    if any(len(table) > tokens for table in tables.values()) or len({len(tables[n]) for n in needed}) > 1:
+        raise ValueError(f"effect of lane {lane} does not have the positions of {tokens} tokens")
+    if lane not in ("exact", "micro", "single"):
+        Recipe.parse(lane)
