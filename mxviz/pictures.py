@@ -30,7 +30,8 @@ __all__ = [
     "write_picture",
 ]
 
-_VIEWS = 32  # head views kept; one of 512 tokens × 64 channels is about 1 MB
+_VIEWS, _LARGE_VIEWS = 32, 2  # head views kept; one of 512 tokens × 64 channels is about 1 MB
+_LARGE = 1 << 20  # numbers of a head from which on its view is large: 17 MB
 
 
 def picture(
@@ -130,12 +131,11 @@ def see(
     layer = own[0] if layer is None else layer
     head = own[1] if head is None else head
     recipes = (str(Recipe.parse(recipe or capture.recipe)), str(Recipe.parse(baseline or capture.baseline)))
-    return _view(capture, layer, head, part, *recipes), layer, head
+    view = _large_view if capture.part(part, layer)[0].numel() > _LARGE else _view
+    return view(capture, layer, head, part, *recipes), layer, head
 
 
-@lru_cache(maxsize=_VIEWS)
-def _view(capture: Capture, layer: int, head: int, part: str, recipe: str, baseline: str) -> HeadView:
-    return head_view(capture, layer, head, part, recipe, baseline)
+_view, _large_view = (lru_cache(maxsize=most)(head_view) for most in (_VIEWS, _LARGE_VIEWS))
 
 
 def _seen(capture: Capture, part: str, given: dict[str, Any]) -> tuple[HeadView, str, dict[str, Any]]:
