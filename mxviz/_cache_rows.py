@@ -27,6 +27,10 @@ class Rows:
         self.buffer: Tensor | None = None
         self.start = self.end = self.room = self.serial = 0
 
+    def __setstate__(self, state: dict[str, object]) -> None:
+        """Take over what was copied; the buffer is another one, and its number another's."""
+        self.__dict__.update(state, serial=next(_serials) if state["room"] else 0)
+
     def __len__(self) -> int:
         return self.end - self.start
 

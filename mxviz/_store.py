@@ -60,6 +60,10 @@ class PartStore(CountedBytes):
         self.seen = 0  # tokens that ever came in: the position of the next one
         self.gone = 0  # of the packed part's first block, tokens that a sliding window has left behind
 
+    def __getstate__(self) -> dict[str, object]:
+        """What a copy takes along: nothing that knows where the buffers of this store lie."""
+        return self.__dict__ | {"memo": {}, "_writer": None, "_writes_to": -1}
+
     @property
     def packed_tokens(self) -> int:
         """Tokens in the packed part, those of a block that the window cut included."""

@@ -270,3 +270,14 @@ def test_torchs_defaults_are_not_followed() -> None:
     finally:
         torch.set_default_dtype(torch.float32)
     assert got.device.type == "cpu" and torch.equal(got, expected)
+
+
+def test_a_row_of_nothing_but_broken_scores_is_broken() -> None:
+    x = torch.randn(1, 2, 700, 64)
+    query = torch.randn(1, 4, 1, 64)
+    query[:, 1] = torch.nan
+    part = _part(x, SCHEMES["mxfp4"])
+    out = cpu.attend(query, part, part, scaling=0.125)
+    assert out[:, 1].isnan().all() and out[:, [0, 2, 3]].isfinite().all()
+    broken = _part(x.clone().index_fill_(2, torch.tensor([3]), torch.inf), SCHEMES["int4@tensor"])
+    assert cpu.attend(query, broken, part, scaling=0.125).isnan().all()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import importlib.util
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +19,7 @@ from mxviz import _cache_attention, ops
 from mxviz.cache import MXCache
 from mxviz.engine import Settings
 from mxviz.engine import run as run_engine
+from mxviz.kernels.cpu.tiles import Held
 
 
 @pytest.fixture(autouse=True)
@@ -171,3 +173,49 @@ def test_the_engine_attends_packed_and_leaves_the_model_as_it_was(backend, monke
     steps = 4 * 2 * loaded.model.config.num_hidden_layers  # of the two lanes that are packed
     assert seen == ([1] * steps if backend == "auto" else [])
     assert loaded.model.config._attn_implementation == "sdpa"
+
+
+def _step(model, cache, ids, token: int) -> torch.Tensor:
+    with torch.no_grad():
+        return model(ids[:, token : token + 1], past_key_values=cache).logits[0, -1]
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+@pytest.mark.parametrize("recipe", ["mxfp4", "kivi4", "k=mxfp4:axis=token;v=mxfp4", "nvfp4", "int4@tensor"])
+def test_a_copy_reads_and_writes_memory_of_its_own(recipe, backend):
+    model, ids = tiny.llama(), tiny.prompt(90)
+    model.set_attn_implementation("mxviz")
+    cache, alone = (MXCache(model.config, recipe, backend=backend) for _ in range(2))
+    with torch.no_grad():
+        for held in (cache, alone):
+            model(ids[:, :40], past_key_values=held)
+    for token in range(40, 44):  # what knows of the buffers is there now
+        for held in (cache, alone):
+            _step(model, held, ids, token)
+    twin = copy.deepcopy(cache)
+    for token in range(44, 60):
+        right = _step(model, alone, ids, token)
+        assert torch.allclose(_step(model, twin, ids, token), right, atol=1e-5)
+        assert torch.allclose(_step(model, cache, ids, token), right, atol=1e-5)
+    del cache
+    for token in range(60, 90):
+        assert torch.allclose(_step(model, twin, ids, token), _step(model, alone, ids, token), atol=1e-5)
+
+
+@pytest.mark.parametrize("recipe", ["int4@tensor", "fp4@one", "int4@head", "fp8_e4m3@channel", "int4@token"])
+def test_what_was_learned_of_one_packed_token_serves_more(recipe):
+    model, ids = tiny.llama(), tiny.prompt(60)
+    model.set_attn_implementation("mxviz")
+    caches = [MXCache(model.config, f"{recipe};sink=4", backend=b) for b in ("cpu", "reference")]
+    with torch.no_grad():
+        for cache in caches:
+            model(ids[:, :4], past_key_values=cache)
+    for token in range(4, 60):
+        a, b = (_step(model, cache, ids, token) for cache in caches)
+        assert torch.allclose(a, b, atol=1e-5), token
+        for cache in caches:  # the same scales at the same address: what was learned is used again
+            for layer in cache.layers:
+                for store in layer.stores:
+                    if store.fixed is not None and store.packed_tokens > 1:
+                        known = store.memo.get("cpu")
+                        assert known is None or known.numbers[Held.SCALE_T] == 0

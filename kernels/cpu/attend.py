@@ -175,9 +175,12 @@ def _weigh_tile(value, plan, shift, place, t0, t1, apart, count, scratch, number
 def _soften(scores, n, highest, top, weight, weighted, width):
     """Turn n scores of a row into weights under the maximum so far; return that and the sum so far."""
     highest = max(top, highest)
-    if highest == -np.inf:  # nothing but masked tokens yet
+    if highest == -np.inf:  # nothing but masked tokens yet, or broken ones, which break the row
         for t in range(n):
-            scores[t] = np.float32(0.0)
+            if scores[t] == scores[t]:
+                scores[t] = np.float32(0.0)
+            else:
+                weight = scores[t]
         return top, weight
     if highest > top:
         shrink = np.float32(0.0) if top == -np.inf else _exp(np.float32(top - highest))
@@ -251,7 +254,7 @@ def merge_row(acc, sums, splits, width, logit, target):
     for i in range(width):
         target[i] = np.float32(0.0)
     for s in range(splits):
-        if both[2 * s] == -np.inf:
+        if both[2 * s] == -np.inf and both[2 * s + 1] == both[2 * s + 1]:
             continue
         factor = _exp(both[2 * s] - top)
         total += factor * both[2 * s + 1]

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from mxviz.backends import HeldPart, Part
 from mxviz.backends._cpu_plan import WIDTHS, address, kernels, plan_of
-from mxviz.formats import Axis
+from mxviz.formats import Axis, Reach
 
 
 def described(part: Part | HeldPart, kept: list) -> tuple[int, int]:
@@ -92,6 +92,9 @@ def _described(part: Part, kept: list) -> tuple[np.ndarray, np.ndarray, bool]:
         )
     if not blocked:
         scales = scales.expand(blocks.shape)
+        if blocks.scheme.reach is not Reach.TOKEN:  # one token's keeps its stride, and more tokens will come
+            batch_step, head_step, _, step = scales.stride()
+            scales = scales.as_strided(blocks.shape, (batch_step, head_step, 0, step))
     if packed.stride(-1) != 1:
         packed = packed.contiguous()
     if scales.stride(-1) > 1 or (zeros is not None and zeros.stride() != scales.stride()):

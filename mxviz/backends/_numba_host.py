@@ -79,7 +79,17 @@ def _pool(size: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(size, thread_name_prefix="mxviz-kernel")
 
 
-os.register_at_fork(after_in_child=_pool.cache_clear)  # a child has the pool, but none of its threads
+_forked: list[bool] = []
+
+
+def _after_fork() -> None:
+    """A child has the pool and OpenMP's team, but none of their threads."""
+    _pool.cache_clear()
+    _torchs_team.cache_clear()
+    _forked.append(True)
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def spread(
@@ -156,6 +166,8 @@ def _torchs_team() -> Callable[[int, int, int, int], None] | None:
 
     Found through torch's own library: another copy of OpenMP would have threads of its own.
     """
+    if _forked:
+        return None
     try:
         run = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so")).GOMP_parallel
     except (OSError, AttributeError):
