@@ -36,11 +36,22 @@ def _seeded() -> None:
 
 @pytest.fixture(autouse=True)
 def _nobody_warms_up() -> Iterator[None]:
-    """Wait for the thread that a page has left: until it is done `auto` means another backend."""
+    """Wait for the thread that a page has left, or has made and never started: until it is done `auto` means
+    another backend."""
     yield
     for thread in threading.enumerate():
         if thread.name == "mxviz-warm-up":
             thread.join()
+    if "mxviz.ops" in sys.modules:
+        sys.modules["mxviz.ops"]._postponed.clear()
+
+
+@pytest.fixture(autouse=True)
+def _main_stays_main() -> Iterator[None]:
+    """Put `__main__` back: Streamlit leaves a page's script there, and a spawned process would run it."""
+    before = sys.modules["__main__"]
+    yield
+    sys.modules["__main__"] = before
 
 
 @pytest.fixture(scope="session")
