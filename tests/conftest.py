@@ -61,3 +61,25 @@ def chromium() -> str:
         if found := shutil.which(name):
             return found
     pytest.fail("no Chrome or Chromium on PATH; `make browser` says how to get one")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """A served app, one a file of tests."""
+    from tests.browser import serve
+
+    with serve(tmp_path_factory.mktemp("server") / "log.txt") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def browser(chromium):
+    """A Chromium that Playwright drives, one a file of tests."""
+    from playwright.sync_api import sync_playwright
+
+    from tests.browser import CHROMIUM_ARGS
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=CHROMIUM_ARGS)
+        yield browser
+        browser.close()

@@ -15,7 +15,7 @@ from streamlit.testing.v1 import AppTest
 
 from mxviz._paths import APP
 from mxviz.engine import Conversation, Progress, Settings
-from mxviz.views import ask, gallery, jobs, numbers, talk
+from mxviz.views import ask, gallery, jobs, numbers, tabs, talk
 
 
 def _page() -> None:
@@ -210,7 +210,7 @@ def test_a_turn_that_is_refused_leaves_the_conversation_open(tiny_model):
 def test_a_turn_stopped_while_it_writes_keeps_what_was(tiny_model):
     at = finished(press(opened(length=5), "Generate"))
     conversation = at.session_state["talk"]["conversation"]
-    job = jobs.Job("tiny", replace(conversation.settings, prompt="more"), "", conversation)
+    job = jobs.Job("tiny", replace(conversation.settings, prompt="more"), conversation, session="")
     job.should_stop = lambda: job.progress is not None and job.progress.stage == "decode"
     job.run()
     assert job.error is None and job.done
@@ -243,7 +243,7 @@ def test_a_finished_conversation_is_shown_without_its_caches():
 def test_a_closed_tab_frees_the_caches_of_its_conversation(monkeypatch):
     here = {"tab": True}
     instance = SimpleNamespace(is_active_session=lambda session: here[session])
-    monkeypatch.setattr(talk, "runtime", SimpleNamespace(exists=lambda: True, get_instance=lambda: instance))
+    monkeypatch.setattr(tabs, "runtime", SimpleNamespace(exists=lambda: True, get_instance=lambda: instance))
     monkeypatch.setattr(talk, "GONE_S", 0.05)
     loaded = tiny_text.loaded()
     conversation = Conversation(loaded, Settings("hello", max_new_tokens=2, effect=False))

@@ -30,7 +30,7 @@ from mxviz.capture import Capture
 from mxviz.engine import Settings, run
 from mxviz.figures._nats import shade_of
 from mxviz.metrics import effect_stats
-from mxviz.views import gallery, jobs, measuring
+from mxviz.views import gallery, jobs, measuring, tabs
 from mxviz.views import sensitivity as view
 
 HOSTILE = ["<s>", "<img src=x onerror=alert(1)>", '"><script>', "$5 and $6", "\n", "<br>", "&lt;", " ", "🙂"]
@@ -359,16 +359,16 @@ def test_a_closed_tab_stops_its_measurement(monkeypatch: pytest.MonkeyPatch) -> 
         def is_active_session(self, session: str) -> bool:
             return False
 
-    monkeypatch.setattr(measuring.runtime, "exists", lambda: True)
-    monkeypatch.setattr(measuring.runtime, "get_instance", Gone)
-    monkeypatch.setattr(measuring, "GRACE_S", 0.3)
+    monkeypatch.setattr(tabs.runtime, "exists", lambda: True)
+    monkeypatch.setattr(tabs.runtime, "get_instance", Gone)
+    monkeypatch.setattr(tabs, "GRACE_S", 0.3)
     rounds = []
 
     def work(model, said, should_stop):
         while not should_stop():
             rounds.append(time.sleep(0.02))
 
-    job = measuring.Measuring(("layers", "x"), "tiny", work, "a session")
+    job = measuring.Measuring(("layers", "x"), "tiny", work, session="a session")
     job.run()
     assert job.over and job.stop.is_set() and 5 < len(rounds) < 100
 

@@ -6,9 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect, sync_playwright
-
-from tests.browser import CHROMIUM_ARGS, serve
+from playwright.sync_api import Page, expect
 
 pytestmark = pytest.mark.browser
 
@@ -43,20 +41,6 @@ _CUTS = """
     return [bars.layout.title.text.replaceAll('<br>', ' '), ...bars.data[0].customdata]
 }
 """
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with serve(tmp_path_factory.mktemp("server") / "log.txt") as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def browser(chromium):
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=CHROMIUM_ARGS)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(params=[(1280, "light"), (390, "dark")], ids=["desktop", "phone"])

@@ -18,7 +18,6 @@ ABOUT = (
     "went elsewhere is the total variation distance, half the sum of all differences. The output error "
     "counts the quantized values too."
 )
-_CONFIG = {"displaylogo": False, "modeBarButtonsToRemove": ["lasso2d", "select2d", "autoScale2d"]}
 
 
 @st.fragment
@@ -77,5 +76,5 @@ def _looked_through(capture: Capture, run: str) -> tuple[str, str]:
 
 def _chart(figure: Figure, name: str) -> None:
     st.plotly_chart(
-        figure, theme=None, width="stretch", key=f"figure-{name}", alt=alt_text(figure), config=_CONFIG
+        figure, theme=None, width="stretch", key=f"figure-{name}", alt=alt_text(figure), config=style.CHART
     )

@@ -11,8 +11,6 @@ from mxviz.figures import alt_text
 from mxviz.page import capture_lanes_html, literal, prompt_html
 from mxviz.views import attention, gallery, sensitivity, style, viewport
 
-_CONFIG = {"displaylogo": False, "modeBarButtonsToRemove": ["lasso2d", "select2d", "autoScale2d"]}
-
 
 def page() -> None:
     """Draw the page."""
@@ -57,7 +55,7 @@ def words(capture: Capture, run: str, width: int) -> None:
     )
     figure = divergence_picture(capture, theme=style.theme().name, width=width, window=window)
     st.plotly_chart(
-        figure, theme=None, width="stretch", key="figure-divergence", alt=alt_text(figure), config=_CONFIG
+        figure, theme=None, width="stretch", key="figure-divergence", alt=alt_text(figure), config=style.CHART
     )
     with st.expander("KL at every token: what am I seeing?"):
         st.write(ABOUT)

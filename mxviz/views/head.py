@@ -14,7 +14,7 @@ from mxviz.figures.labels import visible
 from mxviz.outliers import layer_channel_outliers
 from mxviz.page import literal
 from mxviz.views import place, style
-from mxviz.views.overview import CONFIG, point
+from mxviz.views.overview import point
 from mxviz.views.switches import Look
 
 MOST_TOKENS = 512
@@ -50,7 +50,7 @@ def show(look: Look, run: str, width: int) -> None:
         width="stretch",
         key="figure-head",
         alt=alt_text(figure),
-        config=CONFIG,
+        config=style.CHART,
         on_select=lambda: _clicked(look, run),
         selection_mode="points",
     )

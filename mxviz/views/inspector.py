@@ -38,7 +38,7 @@ def show(look: Look, run: str, width: int) -> None:
         width="stretch",
         key="figure-rulers",
         alt=alt_text(figure),
-        config={"displaylogo": False, "modeBarButtonsToRemove": ["lasso2d", "select2d", "autoScale2d"]},
+        config=style.CHART,
         on_select=lambda: _clicked(view, capture, run),
         selection_mode="points",
     )

@@ -5,23 +5,19 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import streamlit as st
-from streamlit import runtime
 from streamlit.runtime.scriptrunner import add_script_run_ctx, get_script_run_ctx
 
 from mxviz import ops
 from mxviz.capture import Capture
+from mxviz.views.tabs import Stoppable
 
 if TYPE_CHECKING:  # their libraries take seconds to import, and a first page needs neither
     from mxviz.engine import Conversation, Progress, Settings
     from mxviz.models import Loaded
-
-GRACE_S = 2.0
-"""How long a tab may be out of sight (a network blip) before its run is stopped."""
 
 IMPORTS = threading.RLock()
 """Held by whoever imports the engine or the models: transformers makes its names when they are first asked
@@ -81,7 +77,7 @@ def start_warming() -> None:
 
 
 @dataclass
-class Job:
+class Job(Stoppable):
     """One run: its thread, what it has said so far, and how to stop it.
 
     `note` is what it waits for while there is no progress yet; `started` a time of `time.monotonic`;
@@ -90,30 +86,12 @@ class Job:
 
     model: str
     settings: Settings
-    session: str
     conversation: Conversation | None = None
-    stop: threading.Event = field(default_factory=threading.Event)
     progress: Progress | None = None
     capture: Capture | None = None
     error: str | None = None
     done: bool = False
     note: str | None = None
-    started: float = field(default_factory=time.monotonic)
-    _checked: float = 0.0
-    _missing_since: float | None = None
-
-    def should_stop(self) -> bool:
-        """Whether Stop was pressed or the tab that asked is gone."""
-        now = time.monotonic()
-        if not self.stop.is_set() and now - self._checked > 0.2:
-            self._checked = now
-            if not runtime.exists() or runtime.get_instance().is_active_session(self.session):
-                self._missing_since = None
-            else:
-                self._missing_since = self._missing_since or now
-                if now - self._missing_since > GRACE_S:
-                    self.stop.set()
-        return self.stop.is_set()
 
     def run(self) -> None:
         """Load the model, run the lanes and keep the capture or the one line that says what is wrong."""
@@ -153,7 +131,7 @@ class Job:
 
 def start(model: str, settings: Settings, conversation: Conversation | None = None) -> Job:
     """Start a run for this session, or the next turn of one."""
-    job = Job(model, settings, get_script_run_ctx().session_id, conversation)
+    job = Job(model, settings, conversation, session=get_script_run_ctx().session_id)
     thread = threading.Thread(target=job.run, daemon=True, name="mxviz-run")
     add_script_run_ctx(thread, get_script_run_ctx())
     thread.start()

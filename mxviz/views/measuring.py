@@ -6,15 +6,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import streamlit as st
-from streamlit import runtime
 from streamlit.runtime.scriptrunner import add_script_run_ctx, get_script_run_ctx
 
-GRACE_S = 2.0
-"""How long a tab may be out of sight (a network blip) before its measurement is stopped."""
+from mxviz.views.tabs import Stoppable
 
 _KEPT = 8  # results a session keeps
 
@@ -23,22 +21,17 @@ Work = Callable[[str, Callable[[int, int], None], Callable[[], bool]], Any]
 
 
 @dataclass
-class Measuring:
+class Measuring(Stoppable):
     """One measurement: what it is kept as, how far it is, and how to stop it."""
 
     kept_as: tuple[str, str]
     model: str
     work: Work
-    session: str
-    stop: threading.Event = field(default_factory=threading.Event)
     done: int = 0
     total: int = 0
-    started: float = field(default_factory=time.monotonic)
     result: Any = None
     error: str | None = None
     over: bool = False
-    _checked: float = 0.0
-    _missing_since: float | None = None
 
     def run(self) -> None:
         """Do the work; keep its result, or the one line that says what is wrong."""
@@ -53,19 +46,6 @@ class Measuring:
             self.error = "the measurement failed for a reason of its own; the server's log says which"
         finally:
             self.over = True
-
-    def should_stop(self) -> bool:
-        """Whether Stop was pressed or the tab that asked is gone."""
-        now = time.monotonic()
-        if not self.stop.is_set() and now - self._checked > 0.2:
-            self._checked = now
-            if not runtime.exists() or runtime.get_instance().is_active_session(self.session):
-                self._missing_since = None
-            else:
-                self._missing_since = self._missing_since or now
-                if now - self._missing_since > GRACE_S:
-                    self.stop.set()
-        return self.stop.is_set()
 
     def words(self) -> str:
         """Return how far it is and how long it may still take."""
@@ -100,7 +80,7 @@ def start(kept_as: tuple[str, str], model: str, work: Work) -> None:
     """Start a measurement for this session, one at a time."""
     if pending():
         return
-    job = Measuring(kept_as, model, work, get_script_run_ctx().session_id)
+    job = Measuring(kept_as, model, work, session=get_script_run_ctx().session_id)
     thread = threading.Thread(target=job.run, daemon=True, name="mxviz-measuring")
     add_script_run_ctx(thread, get_script_run_ctx())
     st.session_state["measuring"] = job

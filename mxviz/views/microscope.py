@@ -6,12 +6,11 @@ import streamlit as st
 
 from mxviz.capture import Capture
 from mxviz.formats import Recipe
-from mxviz.views import gallery, head, inspector, jobs, overview, pages, place, switches, viewport
+from mxviz.views import gallery, head, inspector, overview, pages, place, switches, viewport
 
 
 def page() -> None:
     """Draw the page."""
-    jobs.warming()
     st.html(
         '<header class="mx-head"><h1>Every scale, every outlier, every loss</h1>'
         "<p>A KV cache, from the whole of it down to one stored number: once with a scale for each small "
@@ -25,7 +24,6 @@ def page() -> None:
         _look(capture, run, width)
     pages.link("effect", "Did it matter? What this cache did to the next word")
     pages.link("run", "Ask a model, and look at your own run")
-    jobs.start_warming()
 
 
 @st.fragment

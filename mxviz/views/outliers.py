@@ -11,8 +11,6 @@ from mxviz.figures import Figure, alt_text
 from mxviz.views import gallery, outlier_advice, outlier_list, pages, style, viewport
 from mxviz.views import place as places
 
-_CONFIG = {"displaylogo": False, "modeBarButtonsToRemove": ["lasso2d", "select2d", "autoScale2d"]}
-
 
 def page() -> None:
     """Draw the page."""
@@ -60,7 +58,7 @@ def explore(capture: Capture, run: str, width: int) -> None:
 
 
 def _show(figure: Figure, key: str) -> None:
-    st.plotly_chart(figure, theme=None, width="stretch", key=key, alt=alt_text(figure), config=_CONFIG)
+    st.plotly_chart(figure, theme=None, width="stretch", key=key, alt=alt_text(figure), config=style.CHART)
 
 
 def _controls(capture: Capture, run: str) -> str:

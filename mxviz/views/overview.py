@@ -14,8 +14,6 @@ from mxviz.figures.overview import MEASURES
 from mxviz.views import place, style
 from mxviz.views.switches import Look
 
-CONFIG = {"displaylogo": False, "modeBarButtonsToRemove": ["lasso2d", "select2d", "autoScale2d"]}
-
 _picture = lru_cache(maxsize=16)(pictures.overview)
 
 
@@ -46,7 +44,7 @@ def show(look: Look, run: str, width: int) -> None:
         width="stretch",
         key="figure-overview",
         alt=alt_text(figure),
-        config=CONFIG,
+        config=style.CHART,
         on_select=lambda: _clicked(look.capture, run),
         selection_mode="points",
     )

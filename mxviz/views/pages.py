@@ -7,6 +7,8 @@ from importlib import import_module
 
 import streamlit as st
 
+from mxviz.views import jobs
+
 PAGES = {
     "microscope": "Microscope",
     "outliers": "Outliers",
@@ -40,6 +42,8 @@ def link(name: str, label: str) -> None:
 
 def _opener(name: str) -> Callable[[], None]:
     def page() -> None:
+        jobs.warming()
         import_module(f"mxviz.views.{name}").page()
+        jobs.start_warming()
 
     return page

@@ -10,7 +10,6 @@ from mxviz.figures import alt_text
 from mxviz.page import literal
 from mxviz.views import planner_choice, style, viewport
 
-_CONFIG = {"displaylogo": False, "modeBarButtonsToRemove": ["lasso2d", "select2d", "autoScale2d"]}
 _BIG = "font-size:clamp(1.3rem,2.7vw,2rem);line-height:1.3;font-weight:600;margin:0.6rem 0 0.2rem"
 
 
@@ -42,7 +41,7 @@ def plan_with(width: int) -> None:
     st.html(f'<p class="mx-key"><span>{literal(" ".join(_beside(chosen)))}</span></p>')
     figure = pictures.planner_picture(chosen.plan, theme=style.theme().name, width=width)
     st.plotly_chart(
-        figure, theme=None, width="stretch", key="figure-planner", alt=alt_text(figure), config=_CONFIG
+        figure, theme=None, width="stretch", key="figure-planner", alt=alt_text(figure), config=style.CHART
     )
     with st.expander("What am I seeing?"):
         st.write(pictures.ABOUT)

@@ -8,11 +8,10 @@ from mxviz import _pictures_race as pictures
 from mxviz._pictures_race_table import Effects, about_bits, name_of, rows, table
 from mxviz.capture import Capture
 from mxviz.figures import Figure, alt_text
+from mxviz.views import style
 
 LINES = ("mxfp4", "mxfp4:axis=token", "nvfp4", "fp4@tensor", "int4@tensor")
 """Schemes that are drawn layer by layer at first."""
-
-_CONFIG = {"displaylogo": False, "modeBarButtonsToRemove": ["lasso2d", "select2d", "autoScale2d"]}
 
 
 def show(capture: Capture, effects: Effects) -> None:
@@ -55,5 +54,5 @@ def lines(capture: Capture, run: str, part: str, look: dict) -> None:
 def chart(figure: Figure, name: str) -> None:
     """Show a figure in its own theme, with its words for those who cannot see it."""
     st.plotly_chart(
-        figure, theme=None, width="stretch", key=f"figure-{name}", alt=alt_text(figure), config=_CONFIG
+        figure, theme=None, width="stretch", key=f"figure-{name}", alt=alt_text(figure), config=style.CHART
     )

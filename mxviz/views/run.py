@@ -6,12 +6,11 @@ import streamlit as st
 
 from mxviz.capture import LANES, Capture
 from mxviz.page import literal
-from mxviz.views import ask, gallery, jobs, lanes, numbers, pages, talk
+from mxviz.views import ask, gallery, lanes, numbers, pages, talk
 
 
 def page() -> None:
     """Draw the page."""
-    jobs.warming()
     st.html(
         '<header class="mx-head"><h1>One answer from three caches</h1>'
         "<p>A language model keeps every token it has read in its KV cache. Here it writes three times: from "
@@ -21,7 +20,6 @@ def page() -> None:
     ask.panel()
     if not ask.running():
         _answers()
-    jobs.start_warming()
 
 
 def _answers() -> None:

@@ -18,7 +18,6 @@ from mxviz.figures import Figure, alt_text
 from mxviz.views import jobs, measuring, style
 
 MOST_TOKENS = 256  # of the text that is measured; as in the engine, which is loaded on request only
-_CONFIG = {"displaylogo": False, "modeBarButtonsToRemove": ["lasso2d", "select2d", "autoScale2d"]}
 _PASSES = {"layers": "Measure layer by layer", "recipes": "Measure nine recipes"}
 
 
@@ -131,5 +130,5 @@ def _show(capture: Capture, run: str, width: int) -> None:
 
 def _chart(figure: Figure, name: str) -> None:
     st.plotly_chart(
-        figure, theme=None, width="stretch", key=f"figure-{name}", alt=alt_text(figure), config=_CONFIG
+        figure, theme=None, width="stretch", key=f"figure-{name}", alt=alt_text(figure), config=style.CHART
     )

@@ -7,6 +7,9 @@ import streamlit as st
 from mxviz.figures.theme import THEMES, Theme
 from mxviz.page import stylesheet
 
+CHART = {"displaylogo": False, "modeBarButtonsToRemove": ["lasso2d", "select2d", "autoScale2d"]}
+"""Plotly's options of every chart that can be zoomed."""
+
 
 def theme() -> Theme:
     """Return the figure theme that matches the page's."""

@@ -9,11 +9,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import streamlit as st
-from streamlit import runtime
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from mxviz.capture import LANES, Capture
-from mxviz.views import gallery, jobs, lanes
+from mxviz.views import gallery, jobs, lanes, tabs
 
 if TYPE_CHECKING:
     from mxviz.engine import Conversation
@@ -54,7 +53,7 @@ def _free_with_the_tab(conversation: Conversation, session: str, every_s: float 
     def watch() -> None:
         seen = time.monotonic()
         while held() is not None:
-            if not runtime.exists() or runtime.get_instance().is_active_session(session):
+            if tabs.is_open(session):
                 seen = time.monotonic()
             elif time.monotonic() - seen > GONE_S:
                 if (open_still := held()) is not None:
