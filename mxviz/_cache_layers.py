@@ -111,8 +111,12 @@ class MXLayer(CacheLayerMixin):
 
     def _packed_step(self, store: PartStore, x: Tensor, real: Tensor | None) -> Packed:
         window = self.sliding_window
-        if x.shape[2] == 1 and window is None and not self.record_past and store.append_one(x, real):
-            return Packed(store.held_part(), store.backend)
+        if x.shape[2] == 1 and window is None and not self.record_past:
+            part = store.append_one(x, real)
+            if part is None:
+                store.append(x, real)
+                part = store.expect_one()
+            return Packed(part, store.backend)
         part = None if x.shape[2] == 1 else store.part(x)
         store.append(x, real, window, defer=self.record_past)
         part = store.held_part() if part is None else part

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from mxviz import ops
 from mxviz._cache_bytes import CountedBytes
+from mxviz._cache_in_place import InPlace
 from mxviz._cache_rows import Rows
 from mxviz._cache_scales import fill_pads, fixed_scales, is_scaled_per_row, tokens_packed_at_once
 from mxviz._hadamard import rotate, rotation, unrotate
@@ -43,7 +44,7 @@ class PartStore(CountedBytes):
         self.unit = tokens_packed_at_once(scheme)
         self.along_tokens = self.unit > 1
         self.scale_per_row = is_scaled_per_row(scheme)
-        self._in_place = scheme.is_blocked and not self.along_tokens and not self._frozen
+        self._rows_fit = scheme.is_blocked and not self.along_tokens and not self._frozen
         self._rows_of_unit = (self.unit * scheme.element.bits // 8) if self.along_tokens else 1
         self.reset()
 
@@ -56,13 +57,14 @@ class PartStore(CountedBytes):
         self.clipped: Tensor | None = None  # how many elements were beyond a frozen scale
         self.ever_packed = 0  # out of how many, padding left out
         self.memo: dict[str, object] = {}  # what a backend knows of the buffers
-        self._writer, self._writes_to = None, -1  # writes rows into the buffer of this serial
+        self._latest: HeldPart | None = None  # where all the next token asks for is one more row
+        self._in_place = InPlace(self.scheme, self.backend, self.packed, self.scales, self.zeros)
         self.seen = 0  # tokens that ever came in: the position of the next one
         self.gone = 0  # of the packed part's first block, tokens that a sliding window has left behind
 
     def __getstate__(self) -> dict[str, object]:
         """What a copy takes along: nothing that knows where the buffers of this store lie."""
-        return self.__dict__ | {"memo": {}, "_writer": None, "_writes_to": -1}
+        return self.__dict__ | {"memo": {}, "_latest": None}
 
     @property
     def packed_tokens(self) -> int:
@@ -86,7 +88,7 @@ class PartStore(CountedBytes):
             keep: tokens of these that a sliding window will still want; older ones need not be packed.
             defer: leave packing to a later `settle`.
         """
-        x = x.detach()
+        x, self._latest = x.detach(), None
         if real is not None and real.shape[1] > self.seen:
             x = x.masked_fill(~real[:, None, self.seen : self.seen + x.shape[2], None], 0)
         if self.seen == 0:
@@ -119,7 +121,7 @@ class PartStore(CountedBytes):
 
     def settle(self, real: Tensor | None = None) -> None:
         """Pack what an append with `defer` left in the tail."""
-        packable = self._packable(0)
+        packable, self._latest = self._packable(0), None
         if packable:
             self._pack(self.tail.view[:, :, :packable], len(self.tail), real)
             self.tail.drop_front(packable)
@@ -150,7 +152,7 @@ class PartStore(CountedBytes):
         x = rotate(x) if self.turned else x
         if pads is not None and self.along_tokens:
             x = fill_pads(x, pads, self.unit)
-        if self._in_place and self._pack_in_place(x):
+        if self._rows_fit and self._in_place.append(x):
             return
         frozen = self.fixed if self._frozen else None
         blocks = ops.quantize(x, self.scheme, frozen=frozen, backend=self.backend)
@@ -164,40 +166,27 @@ class PartStore(CountedBytes):
         if self._frozen:
             self._count_clipped(blocks, x, pads)
 
-    def append_one(self, x: Tensor, real: Tensor | None) -> bool:
-        """Do what `append` does with one token where all of it is to write a row; return whether it was.
+    def append_one(self, x: Tensor, real: Tensor | None) -> HeldPart | None:
+        """Take one token and return what is held, where that is to write a row, as it was for the last one.
 
-        Most steps are such, and there are as many as layers times tokens.
+        Most steps are such, and there are as many as layers times tokens. None, and nothing done, elsewhere.
         """
-        packed, tail = self.packed, self.tail
-        if not self._in_place or self.turned or self.residual or tail.end > tail.start:
-            return False
-        if self._writes_to != packed.serial or packed.end >= packed.room or self.seen < self.sink:
-            return False
-        if real is not None and real.shape[1] > self.seen:
-            return False
-        self._writer(x, packed.end, self.scales.end)
-        self._take_rows(1)
+        latest = self._latest
+        if latest is None or (real is not None and real.shape[1] > self.seen):
+            return None
+        if not self._in_place.append(x):
+            return None
         self.seen += 1
-        return True
+        self._latest = latest = latest.and_one()
+        return latest
 
-    def _take_rows(self, n: int) -> None:
-        self.packed.end += n
-        self.scales.end += n
-        self.zeros.end += n if self.zeros.room else 0
-
-    def _pack_in_place(self, x: Tensor) -> bool:
-        """Pack x straight into the buffers, where these have room; return whether they had."""
-        n, packed, scales, zeros = x.shape[2], self.packed, self.scales, self.zeros
-        if packed.end + n > packed.room:
-            self._writer, self._writes_to = None, -1
-            return False
-        if self._writer is None or self._writes_to != packed.serial:
-            buffers, self._writes_to = (packed.buffer, scales.buffer, zeros.buffer), packed.serial
-            self._writer = ops.row_writer(self.scheme, *buffers, backend=self.backend)
-        self._writer(x, packed.end, scales.end)
-        self._take_rows(n)
-        return True
+    def expect_one(self) -> HeldPart:
+        """Return what is held, and let `append_one` take the next token where that is a row again."""
+        part, tail = self.held_part(), self.tail
+        plain = self._rows_fit and not (self.turned or self.residual or tail.end > tail.start)
+        if plain and self._in_place.is_ready and self.seen >= self.sink:
+            self._latest = part
+        return part
 
     def _count_clipped(self, blocks: MXBlocks, x: Tensor, pads: Tensor | None) -> None:
         """Count what lies beyond a frozen scale; other schemes measure each block and need no watch."""
@@ -248,6 +237,7 @@ class PartStore(CountedBytes):
         excess = self.held - keep
         if excess <= 0:
             return
+        self._latest = None
         from_packed = min(excess, self.packed_tokens - self.gone)
         whole = (self.gone + from_packed) // self.unit
         self.gone = self.gone + from_packed - whole * self.unit
@@ -258,7 +248,7 @@ class PartStore(CountedBytes):
         """Remove the newest n tokens. Where that cuts a packed block along tokens, what is left of the block
         goes back into the open block as the values its bytes stood for.
         """
-        n = min(n, self.held)
+        n, self._latest = min(n, self.held), None
         self.seen -= n
         from_tail = min(n, len(self.tail))
         self.tail.drop_back(from_tail)
@@ -287,6 +277,7 @@ class PartStore(CountedBytes):
 
     def select(self, index: Tensor) -> None:
         """Keep these sequences of the batch, in this order, possibly repeated; bytes are copied."""
+        self._latest = None
         for rows in self._rows():
             rows.select(index)
         if self.like is not None:

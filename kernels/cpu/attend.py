@@ -136,7 +136,7 @@ def _score_tile(key, plan, shift, place, t0, t1, queries, row, count, scratch, n
         if a < b and segment == 1 and shift >= 0:
             blocks = fill_steps(key, plan, place, a - start, b - start, scratch)
             score_steps(
-                queries[1] + 4 * row * dim, count, scratch[0], scratch[1], blocks, shift, b - a, dim, numbers,
+                queries[1] + 4 * row * dim, count, scratch[0], scratch[1], blocks, shift, b - a, dim,
                 scores + 4 * (a - t0), 4 * TILE,
             )  # fmt: skip
         elif a < b:

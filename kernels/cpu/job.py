@@ -14,7 +14,6 @@ from numba import cfunc, types
 
 from mxviz.kernels.cpu._base import Width, address_of, device, f32, fetch_add, float_of, i64, kernel, widen
 from mxviz.kernels.cpu.attend import ROWS, TILE, TILE_NUMBERS, attend_split, merge_row
-from mxviz.kernels.cpu.steps import PARTIAL
 from mxviz.kernels.cpu.tiles import Held, segment_end
 
 
@@ -85,7 +84,7 @@ def _work(address):
     tile = TILE
     while tile > 8 and tile * max(dim, width) > TILE_NUMBERS:
         tile //= 2
-    most, wide = max(tile * max(dim, width), PARTIAL), apart * width
+    most, wide = tile * max(dim, width), apart * width
     codes = np.empty(most + 4, np.uint8)
     at_once = min(ROWS, rows)
     floats = np.empty(3 * most + at_once * (TILE + wide + dim) + 2 * ROWS, np.float32)

@@ -15,8 +15,6 @@ from numba.extending import intrinsic
 LANES = 16
 """Numbers of a vector; a row and a block have to be whole multiples."""
 
-_UNROLLED = 4  # vectors of a key between two tests for its end
-
 _I8, _I64, _F32 = ir.IntType(8), ir.IntType(64), ir.FloatType()
 _LOOSE = ("reassoc", "contract", "nsz")
 
@@ -73,63 +71,73 @@ def _scaled_steps(builder, steps, scale):
     return builder.fmul(values, _splat(builder, _load(builder, scale, _F32)), flags=_LOOSE)
 
 
-def make_dots(rows):
-    """Return `dots(queries, stride, steps, scales, vectors, shift, out, out_stride)` for so many query rows.
+def _sum_four(builder, four):
+    """The sums of four vectors, as a vector of four. Shuffles stay within 128 bits as long as they can."""
+    found = four
+    for low, high in (((0, 1, 16, 17), (2, 3, 18, 19)), ((0, 2, 16, 18), (1, 3, 17, 19))):
+        low, high = ([lane + i for i in range(0, LANES, 4) for lane in lanes] for lanes in (low, high))
+        found = [
+            builder.fadd(_pick(builder, a, b, low), _pick(builder, a, b, high), flags=_LOOSE)
+            for a, b in zip(found[::2], found[1::2], strict=True)
+        ]
+    total = found[0]
+    for half in (8, 4):
+        low, high = (_pick(builder, total, total, range(i, i + half)) for i in (0, half))
+        total = builder.fadd(low, high, flags=_LOOSE)
+    return total
 
-    It multiplies one key with every row and writes eight partial sums a row. queries: address of float32
-    rows, `stride` bytes apart; steps: of `16 · vectors` signed bytes; scales: of float32, one for each
-    2**shift vectors; out: of eight floats a row, `out_stride` bytes apart.
+
+def make_dots(rows):
+    """Return `dots(queries, stride, steps, scales, vectors, blocks, shift, n, out, out_stride)` for so many
+    query rows.
+
+    It multiplies every row with n keys. queries: address of float32 rows, `stride` bytes apart; steps: of
+    `16 · vectors` signed bytes a key; scales: of float32, `blocks` a key, one for each 2**shift vectors;
+    out: of float32 rows `[n]`, `out_stride` bytes apart.
     """
 
     @intrinsic
-    def dots(typingctx, queries, stride, steps, scales, vectors, shift, out, out_stride):
+    def dots(typingctx, queries, stride, steps, scales, vectors, blocks, shift, n, out, out_stride):
         def codegen(context, builder, signature, args):
-            queries, stride, steps, scales, vectors, shift, out, out_stride = args
-            sums = _variables(builder, rows)
+            queries, stride, steps, scales, vectors, blocks, shift, n, out, out_stride = args
+            width = builder.mul(vectors, _I64(LANES))
 
-            def add(index):
-                scale = _at(builder, scales, builder.lshr(index, shift), 4)
-                key = _scaled_steps(builder, _at(builder, steps, index, LANES), scale)
-                here = _at(builder, queries, index, 4 * LANES)
-                for r in range(rows):
-                    row = builder.add(here, builder.mul(stride, ir.Constant(_I64, r)))
-                    _add_product(builder, sums[r], key, _load(builder, row, _vector()))
+            def products(first, keys):
+                """The sums, not yet over lanes, of some keys from the first one on: a list for each row."""
+                sums = [_variables(builder, keys) for _ in range(rows)]
+                numbers = [builder.add(first, _I64(i)) for i in range(keys)]
+                starts = [builder.add(steps, builder.mul(number, width)) for number in numbers]
+                shared = [_at(builder, scales, builder.mul(number, blocks), 4) for number in numbers]
+                with cgutils.for_range(builder, vectors) as loop:
+                    here = _at(builder, queries, loop.index, 4 * LANES)
+                    at = [builder.add(here, builder.mul(stride, _I64(r))) for r in range(rows)]
+                    query = [_load(builder, address, _vector()) for address in at]
+                    block = builder.lshr(loop.index, shift)
+                    for i in range(keys):
+                        scale = _at(builder, shared[i], block, 4)
+                        key = _scaled_steps(builder, _at(builder, starts[i], loop.index, LANES), scale)
+                        for r in range(rows):
+                            _add_product(builder, sums[r][i], key, query[r])
+                return [[builder.load(x) for x in row] for row in sums]
 
-            whole = builder.and_(vectors, ir.Constant(_I64, -_UNROLLED))
-            with cgutils.for_range_slice(builder, _I64(0), whole, _I64(_UNROLLED)) as (index, _):
-                for i in range(_UNROLLED):
-                    add(builder.add(index, _I64(i)))
-            with cgutils.for_range_slice(builder, whole, vectors, _I64(1)) as (index, _):
-                add(index)
-            for r in range(rows):
-                total = builder.load(sums[r])
-                low, high = (_pick(builder, total, total, range(i, i + 8)) for i in (0, 8))
-                target = builder.add(out, builder.mul(out_stride, ir.Constant(_I64, r)))
-                _store(builder, builder.fadd(low, high, flags=_LOOSE), target)
+            def target(r, first):
+                row = builder.add(out, builder.mul(out_stride, _I64(r)))
+                return _at(builder, row, first, 4)
+
+            whole = builder.and_(n, _I64(-4))
+            with cgutils.for_range_slice(builder, _I64(0), whole, _I64(4)) as (first, _):
+                for r, four in enumerate(products(first, 4)):
+                    _store(builder, _sum_four(builder, four), target(r, first))
+            with cgutils.for_range_slice(builder, whole, n, _I64(1)) as (first, _):
+                for r, one in enumerate(products(first, 1)):
+                    four = _sum_four(builder, [*one, _zero(), _zero(), _zero()])
+                    total = builder.extract_element(four, ir.Constant(ir.IntType(32), 0))
+                    _store(builder, total, target(r, first))
             return context.get_dummy_value()
 
-        return types.void(*[types.int64] * 8), codegen
+        return types.void(*[types.int64] * 10), codegen
 
     return dots
-
-
-@intrinsic
-def sum_eights(typingctx, source, target):
-    """Sum eight times eight floats that lie one behind the other; write the eight sums. Takes addresses."""
-
-    def codegen(context, builder, signature, args):
-        found = [_load(builder, _at(builder, args[0], i, 32), _vector(8)) for i in range(8)]
-        for _ in range(3):  # each time two vectors become one that holds the sums of their neighbours
-            pairs = list(zip(found[::2], found[1::2], strict=True))
-            even, odd = range(0, 16, 2), range(1, 16, 2)
-            found = [
-                builder.fadd(_pick(builder, a, b, even), _pick(builder, a, b, odd), flags=_LOOSE)
-                for a, b in pairs
-            ]
-        _store(builder, found[0], args[1])
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64), codegen
 
 
 def make_weigh(rows, halves):
@@ -180,14 +188,14 @@ def make_steps(is_float):
     packed: address of 32 · chunks bytes, low nibble first; out: of 64 · chunks signed bytes. A step of FP4 is
     a half: with two exponent bits its values are 0, 1, 2, 3, 4, 6, 8 and 12 steps.
     """
-    bytes32 = _vector(32, _I8)
+    bytes32, bytes64 = _vector(32, _I8), _vector(64, _I8)
 
-    def number(n):
-        return ir.Constant(bytes32, [n] * 32)
+    def number(n, kind=bytes64):
+        return ir.Constant(kind, [n] * kind.count)
 
     def above(builder, magnitude, start):
-        kind = ir.FunctionType(bytes32, [bytes32, bytes32])
-        minus = cgutils.get_or_insert_function(builder.module, kind, "llvm.usub.sat.v32i8")
+        kind = ir.FunctionType(bytes64, [bytes64, bytes64])
+        minus = cgutils.get_or_insert_function(builder.module, kind, "llvm.usub.sat.v64i8")
         return builder.call(minus, [magnitude, number(start)])
 
     def decode(builder, code):
@@ -206,10 +214,10 @@ def make_steps(is_float):
             packed, chunks, out = args
             with cgutils.for_range(builder, chunks) as loop:
                 both = _load(builder, _at(builder, packed, loop.index, 32), bytes32)
-                low = decode(builder, builder.and_(both, number(15)))
-                high = decode(builder, builder.lshr(both, number(4)))
+                high = builder.lshr(both, number(4, bytes32))
                 pairs = [lane for i in range(32) for lane in (i, 32 + i)]
-                _store(builder, _pick(builder, low, high, pairs), _at(builder, out, loop.index, 64))
+                code = builder.and_(_pick(builder, both, high, pairs), number(15))
+                _store(builder, decode(builder, code), _at(builder, out, loop.index, 64))
             return context.get_dummy_value()
 
         return types.void(types.int64, types.int64, types.int64), codegen

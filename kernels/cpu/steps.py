@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from mxviz.kernels.cpu._base import Kind, Plan, Scale, device, f32, u8
-from mxviz.kernels.cpu.lanes import LANES, make_dots, make_steps, make_weigh, sum_eights
+from mxviz.kernels.cpu.lanes import LANES, make_dots, make_steps, make_weigh
 from mxviz.kernels.cpu.pack import unpack_row
 from mxviz.kernels.cpu.tiles import Held, is_small, read_tile, to_steps
 
 TOGETHER = 4
 """Query rows that share one decoded key or value."""
-
-_CHUNK = 32  # keys whose partial sums are held at once
-PARTIAL = TOGETHER * _CHUNK * 8 + 8
-"""Floats of scratch that `score_steps` wants."""
 
 _fp4_steps, _int4_steps = make_steps(True), make_steps(False)
 _dots1, _dots2, _dots3, _dots4 = (make_dots(rows) for rows in (1, 2, 3, 4))
@@ -57,9 +53,10 @@ def fill_steps(held, plan, place, begin, end, scratch):
             _fp4_steps(source, done, scratch[0])
         else:
             _int4_steps(source, done, scratch[0])
-    rest = u8(scratch[0] + 64 * done)
-    unpack_row(u8(source + 32 * done), rows * dim - 64 * done, bits, rest)
-    to_steps(rest, rows * dim - 64 * done, plan)
+    if rows * dim > 64 * done:
+        rest = u8(scratch[0] + 64 * done)
+        unpack_row(u8(source + 32 * done), rows * dim - 64 * done, bits, rest)
+        to_steps(rest, rows * dim - 64 * done, plan)
     step = held[Held.SCALE_T] if blocks == 1 else held[Held.SCALE_D]
     at = begin * held[Held.SCALE_T]
     read_tile(held, plan, place, at, step, rows * blocks, True, f32(scratch[1]), f32(scratch[2]))
@@ -67,15 +64,15 @@ def fill_steps(held, plan, place, begin, end, scratch):
 
 
 @device
-def _dots(rows, query, stride, steps, scales, vectors, shift, out, out_stride):
+def _dots(rows, query, stride, steps, scales, vectors, blocks, shift, n, out, out_stride):
     if rows == 4:
-        _dots4(query, stride, steps, scales, vectors, shift, out, out_stride)
+        _dots4(query, stride, steps, scales, vectors, blocks, shift, n, out, out_stride)
     elif rows == 3:
-        _dots3(query, stride, steps, scales, vectors, shift, out, out_stride)
+        _dots3(query, stride, steps, scales, vectors, blocks, shift, n, out, out_stride)
     elif rows == 2:
-        _dots2(query, stride, steps, scales, vectors, shift, out, out_stride)
+        _dots2(query, stride, steps, scales, vectors, blocks, shift, n, out, out_stride)
     else:
-        _dots1(query, stride, steps, scales, vectors, shift, out, out_stride)
+        _dots1(query, stride, steps, scales, vectors, blocks, shift, n, out, out_stride)
 
 
 @device
@@ -99,35 +96,20 @@ def _weigh(rows, pair, weights, stride, steps, width, scales, blocks, second, n,
 
 
 @device
-def score_steps(queries, count, steps, scales, blocks, shift, n, dim, partial, out, out_stride):
+def score_steps(queries, count, steps, scales, blocks, shift, n, dim, out, out_stride):
     """Products of `count` query rows with n keys.
 
     Args:
         queries: address of float32 `[count, dim]`, dim a multiple of LANES.
         steps, scales: addresses of signed bytes `[n, dim]` and float32 `[n, blocks]`; 2**shift · LANES
             channels share a scale.
-        partial: address of PARTIAL floats of scratch.
         out: address of float32 rows, `out_stride` bytes apart.
     """
     for r0 in range(0, count, TOGETHER):
-        rows = min(TOGETHER, count - r0)
-        for t0 in range(0, n, _CHUNK):
-            m = min(_CHUNK, n - t0)
-            for t in range(m):
-                _dots(
-                    rows, queries + 4 * r0 * dim, 4 * dim, steps + (t0 + t) * dim,
-                    scales + 4 * (t0 + t) * blocks, dim // LANES, shift, partial + 32 * t, 32 * _CHUNK,
-                )  # fmt: skip
-            for r in range(rows):
-                row, target = partial + 32 * _CHUNK * r, out + (r0 + r) * out_stride + 4 * t0
-                for t in range(0, m - 7, 8):
-                    sum_eights(row + 32 * t, target + 4 * t)
-                rest = m % 8
-                if rest:
-                    spare = partial + 32 * _CHUNK * TOGETHER
-                    sum_eights(row + 32 * (m - rest), spare)
-                    for t in range(rest):
-                        f32(target)[m - rest + t] = f32(spare)[t]
+        _dots(
+            min(TOGETHER, count - r0), queries + 4 * r0 * dim, 4 * dim, steps, scales, dim // LANES, blocks,
+            shift, n, out + r0 * out_stride, out_stride,
+        )  # fmt: skip
 
 
 @device

@@ -72,13 +72,17 @@ class Span(NamedTuple):
         rows = self.end - self.start
         return self.buffer.narrow(2, self.start, rows) if rows else None
 
+    def longer(self, more: int) -> Span:
+        """The same with more rows behind, where there are any."""
+        return self if self.end == self.start else self._replace(end=self.end + more)
+
 
 class HeldPart:
     """A `Part` as a cache hands it out at every step: where its rows are, the views made when asked for.
 
     Args:
-        spans: sinks, tail, packed, scales and zeros, in this order; scales are None where all tokens share
-            `fixed`.
+        base: spans of sinks, tail, packed, scales and zeros, in this order; scales are None where all tokens
+            share `fixed`. Parts of successive steps share it, so whoever knows it knows the buffers.
         shape: `[batch, kv_heads, tokens, head_dim]`.
         packed_tokens: tokens in the packed span.
         scheme: what they are packed as.
@@ -86,23 +90,39 @@ class HeldPart:
         rotation: as in `Part`.
         memo: belongs to the cache's part and outlives the step: a backend keeps there what it knows of the
             buffers.
+        more: rows that came behind those of the packed base, its scales and its zeros.
     """
 
-    __slots__ = ("_part", "fixed", "memo", "packed_tokens", "rotation", "scheme", "shape", "spans")
+    __slots__ = ("_part", "base", "fixed", "memo", "more", "packed_tokens", "rotation", "scheme", "shape")
 
     def __init__(
         self,
-        spans: tuple[Span, Span, Span, Span, Span],
+        base: tuple[Span, Span, Span, Span, Span],
         shape: tuple[int, int, int, int],
         packed_tokens: int,
         scheme: Scheme,
         fixed: Tensor | None,
         rotation: Tensor | None,
         memo: dict[str, object],
+        more: int = 0,
     ) -> None:
-        self.spans, self.shape, self.packed_tokens = spans, shape, packed_tokens
+        self.base, self.shape, self.packed_tokens, self.more = base, shape, packed_tokens, more
         self.scheme, self.fixed, self.rotation, self.memo = scheme, fixed, rotation, memo
         self._part: Part | None = None
+
+    def and_one(self) -> HeldPart:
+        """The same with one more token packed, a row in each buffer."""
+        batch, heads, tokens, dim = self.shape
+        return HeldPart(
+            self.base, (batch, heads, tokens + 1, dim), self.packed_tokens + 1, self.scheme, self.fixed,
+            self.rotation, self.memo, self.more + 1,
+        )  # fmt: skip
+
+    @property
+    def spans(self) -> tuple[Span, Span, Span, Span, Span]:
+        """Where sinks, tail, packed, scales and zeros are."""
+        sinks, tail, *growing = self.base
+        return (sinks, tail, *(span.longer(self.more) for span in growing)) if self.more else self.base
 
     def as_part(self) -> Part:
         """Return views of the rows; they keep their values until the cache is cropped."""

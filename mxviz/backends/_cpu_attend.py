@@ -16,8 +16,9 @@ from mxviz.backends import _numba_host as host
 from mxviz.backends._cpu_held import described
 from mxviz.backends._cpu_plan import WIDTHS, address, buffer, kernels
 
-SPLIT = 512
-"""Tokens of a split. Fixed, so that the sums are taken in the same order on any number of threads."""
+SPLITS = ((1024, 128), (1 << 62, 512))
+"""Up to so many tokens, tokens of a split: small while there are few to share out. They depend on nothing
+else, so that the sums are taken in the same order on any number of threads."""
 
 
 def attend(
@@ -31,12 +32,15 @@ def attend(
     sinks: Tensor | None = None,
 ) -> Tensor:
     """See `mxviz.ops.attend`. Made for a few queries; a long prompt is quicker unpacked once."""
+    plain = mask is None and sinks is None and type(key) is HeldPart and type(value) is HeldPart
+    last = key.memo.get("attended") if plain else None
+    if last is not None and last.fits(query, key, value, scaling, softcap):
+        return last.again(query, key, value)
     key_shape, value_shape = key.shape, value.shape
     _check(query, key_shape, value_shape, mask)
     batch, query_heads, queries, _ = query.shape
     _, heads, total, _ = key_shape
-    group, width = query_heads // heads, value_shape[-1]
-    rows, splits, apart = group * queries, -(-total // SPLIT), 1 if value.rotation is None else 2
+    group, apart = query_heads // heads, 1 if value.rotation is None else 2
     dtype = query.dtype
     query = query if dtype in WIDTHS else query.float()
     query = query if query.stride(-1) == 1 else query.contiguous()
@@ -45,26 +49,84 @@ def attend(
     sinks = None if sinks is None else sinks.detach().float().contiguous()
     held: list[Tensor | None] = []  # keeps copies that the kernels read alive
     (key_at, key_plan), (value_at, value_plan) = described(key, held), described(value, held)
-    wide, outputs = apart * width, batch * query_heads * queries
-    sums = outputs * splits * wide  # behind the sums of every split for each row: its maximum and its weight
-    acc_at = _scratch(sums + outputs * splits * 2)
-    out = buffer((batch, query_heads, queries, wide))
-    modules = kernels()
-    units = batch * heads * -(-rows // modules.attend.ROWS) * splits
-    job = np.array(
-        (
-            0, 0, units, query.data_ptr(), WIDTHS[query.dtype], *query.stride()[:3], address(turned), group,
-            queries, heads, key_at, key_plan, value_at, value_plan, address(mask), mask_kind, *mask_strides,
-            _bits(scaling), _bits(softcap or 0.0), SPLIT, apart, acc_at, acc_at + 4 * sums, address(sinks),
-            out.data_ptr(),
-        ),
-        np.int64,
+    run, width = _Run((batch, query_heads, queries, apart * value_shape[-1]), heads), value_shape[-1]
+    run.job[3:26] = (
+        0, WIDTHS[query.dtype], *query.stride()[:3], address(turned), group, queries, heads, key_at, key_plan,
+        value_at, value_plan, address(mask), mask_kind, *mask_strides, _bits(scaling), _bits(softcap or 0.0),
+        0, apart,
     )  # fmt: skip
-    cost = batch * heads * rows * total * width
-    host.together(modules.job.attend_job, modules.job.attend_team, job.ctypes.data, units, cost)
+    run.job[28] = address(sinks)
+    if plain and not held and apart == 1 and turned is None and dtype is torch.float32:
+        key.memo["attended"] = _Last(run, query, key, value, scaling, softcap)
+    out = run(query, total)
     if apart == 2:
         out = out[..., :width] + out[..., width:] @ value.rotation.float().mT
     return out if dtype is torch.float32 else out.to(dtype)
+
+
+class _Run:
+    """A job, numbered as `mxviz.kernels.cpu.job.Job` says, but for the query, the tokens and working memory.
+
+    Args:
+        shape: of what comes out, `[batch, query_heads, queries, width]`.
+        heads: KV heads.
+    """
+
+    def __init__(self, shape: tuple[int, int, int, int], heads: int) -> None:
+        batch, query_heads, queries, self.width = self.shape = shape
+        self.rows = batch * query_heads * queries
+        self.tiles = batch * heads * -(-query_heads // heads * queries // kernels().attend.ROWS)
+        self.job = np.zeros(len(kernels().job.Job), np.int64)
+
+    def __call__(self, query: Tensor, tokens: int) -> Tensor:
+        """Attend to so many tokens."""
+        job, modules = self.job, kernels().job
+        split = next(size for most, size in SPLITS if tokens <= most)
+        splits = -(-tokens // split)
+        units, sums = self.tiles * splits, self.rows * splits * self.width
+        acc_at, out = _scratch(sums + self.rows * splits * 2), buffer(self.shape)
+        job[:4] = 0, 0, units, query.data_ptr()
+        job[24], job[26], job[27], job[29] = split, acc_at, acc_at + 4 * sums, out.data_ptr()
+        cost = self.rows * tokens * self.width
+        host.together(modules.attend_job, modules.attend_team, job.ctypes.data, units, cost)
+        return out
+
+
+class _Last:
+    """How a layer was attended to in the last step; mostly the next one differs in tokens and query alone."""
+
+    def __init__(
+        self,
+        run: _Run,
+        query: Tensor,
+        key: HeldPart,
+        value: HeldPart,
+        scaling: float,
+        softcap: float | None,
+    ) -> None:
+        self.run, self.factors = run, (scaling, softcap)
+        self.shape, self.strides = query.shape, query.stride()
+        self.key_base, self.value_base = key.base, value.base
+
+    def fits(
+        self, query: Tensor, key: HeldPart, value: HeldPart, scaling: float, softcap: float | None
+    ) -> bool:
+        """Whether that is so."""
+        return (
+            key.base is self.key_base
+            and value.base is self.value_base
+            and key.shape[2] == value.shape[2]
+            and query.dtype is torch.float32
+            and query.shape == self.shape
+            and query.stride() == self.strides
+            and (scaling, softcap) == self.factors
+        )
+
+    def again(self, query: Tensor, key: HeldPart, value: HeldPart) -> Tensor:
+        """Attend as in the last step."""
+        kept: list[Tensor | None] = []
+        self.run.job[12:16] = (*described(key, kept), *described(value, kept))
+        return self.run(query, key.shape[2])
 
 
 _own = threading.local()

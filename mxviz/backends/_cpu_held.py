@@ -31,8 +31,9 @@ class _Known:
         kept: list[Tensor] = []
         self.numbers, self.plan, self.copied = _described(part.as_part(), kept)
         self.numbers_at, self.plan_at = self.numbers.ctypes.data, self.plan.ctypes.data
-        self.state = _state(part)
+        self.state, self.base = _state(part), part.base
         field = kernels().tiles.Held
+        self.tokens = int(field.TOKENS)
         counts = (int(field.SINKS), int(field.TAILS), int(field.TOKENS), None, None)
         starts = map(int, (field.SINK, field.TAIL, field.PACKED, field.SCALES, field.ZEROS))
         self.rows = [
@@ -45,11 +46,15 @@ class _Known:
 
     def fits(self, part: HeldPart) -> bool:
         """Whether this is still true of a part."""
-        return self.state == _state(part)
+        return self.base is part.base or self.state == _state(part)
 
     def at(self, part: HeldPart) -> int:
         """Address of the array with the rows as they are in this step; it serves the next call alone."""
         numbers = self.numbers
+        if self.base is part.base:
+            numbers[self.tokens] = part.packed_tokens
+            return self.numbers_at
+        self.base = part.base
         for i, start, count, base, step in self.rows:
             _, first, end, _ = part.spans[i]
             numbers[start] = base + first * step
