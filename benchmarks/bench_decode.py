@@ -21,7 +21,7 @@ from mxviz._engine_steps import forward
 from mxviz.models import load
 
 LENGTHS = (256, 2048, 8000)
-ROUNDS = {256: 25, 2048: 25, 8000: 15}  # so that one run takes some five minutes on two cores
+ROUNDS = {256: 20, 2048: 20, 8000: 10}  # so that one run takes some five minutes on two cores
 CHUNK = 512
 
 
@@ -59,7 +59,7 @@ def at_length(
     states: States,
     tokens: int,
     rounds: int,
-    steps: int = 4,
+    steps: int = 8,
     contenders: Mapping[str, Contender] = CACHES,
 ) -> Iterator[Row]:
     """Measure contenders with about so many tokens held.

@@ -13,7 +13,7 @@ class InPlace:
     """Writes behind the rows of packed codes, scales and zeros, where the buffers have room.
 
     Args:
-        scheme: one whose blocks run along channels and whose scales are all of a block.
+        scheme: one whose blocks run along channels.
         backend: which backend of `mxviz.ops` packs.
         packed, scales, zeros: one row of each a token.
     """
@@ -32,17 +32,24 @@ class InPlace:
         """Whether `append` needs to find out nothing about the buffers."""
         return self._serial == self.packed.serial
 
-    def append(self, x: Tensor) -> bool:
-        """Pack x `[batch, kv_heads, n, head_dim]` behind the rows; return whether there was room."""
+    def append(self, x: Tensor, frozen: Tensor | None = None) -> int | Tensor | None:
+        """Pack x `[batch, kv_heads, n, head_dim]` behind the rows where there is room.
+
+        Args:
+            frozen: NVFP4's global scale, the same one as long as the buffers are the same.
+
+        Returns:
+            how many elements lie beyond a frozen scale, None where there was no room.
+        """
         n, packed, scales, zeros = x.shape[2], self.packed, self.scales, self.zeros
         if packed.end + n > packed.room:
-            return False
+            return None
         if self._serial != packed.serial:
             buffers = packed.buffer, scales.buffer, zeros.buffer
-            self._write = ops.row_writer(self.scheme, *buffers, backend=self.backend)
+            self._write = ops.row_writer(self.scheme, *buffers, frozen, backend=self.backend)
             self._serial = packed.serial
-        self._write(x, packed.end, scales.end)
+        clipped = self._write(x, packed.end, scales.end)
         packed.end += n
         scales.end += n
         zeros.end += n if zeros.room else 0
-        return True
+        return clipped

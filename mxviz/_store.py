@@ -44,7 +44,7 @@ class PartStore(CountedBytes):
         self.unit = tokens_packed_at_once(scheme)
         self.along_tokens = self.unit > 1
         self.scale_per_row = is_scaled_per_row(scheme)
-        self._rows_fit = scheme.is_blocked and not self.along_tokens and not self._frozen
+        self._rows_fit = scheme.is_blocked and not self.along_tokens
         self._rows_of_unit = (self.unit * scheme.element.bits // 8) if self.along_tokens else 1
         self.reset()
 
@@ -152,9 +152,9 @@ class PartStore(CountedBytes):
         x = rotate(x) if self.turned else x
         if pads is not None and self.along_tokens:
             x = fill_pads(x, pads, self.unit)
-        if self._rows_fit and self._in_place.append(x):
-            return
         frozen = self.fixed if self._frozen else None
+        if self._rows_fit and not (self._frozen and pads is not None) and self._append_in_place(x):
+            return
         blocks = ops.quantize(x, self.scheme, frozen=frozen, backend=self.backend)
         self.packed.append(blocks.packed)
         if self.scale_per_row:
@@ -174,7 +174,7 @@ class PartStore(CountedBytes):
         latest = self._latest
         if latest is None or (real is not None and real.shape[1] > self.seen):
             return None
-        if not self._in_place.append(x):
+        if not self._append_in_place(x):
             return None
         self.seen += 1
         self._latest = latest = latest.and_one()
@@ -187,6 +187,16 @@ class PartStore(CountedBytes):
         if plain and self._in_place.is_ready and self.seen >= self.sink:
             self._latest = part
         return part
+
+    def _append_in_place(self, x: Tensor) -> bool:
+        """Pack x straight into the buffers, where these have room; return whether they had."""
+        if not self._frozen:
+            return self._in_place.append(x) is not None
+        clipped = self._in_place.append(x, self.fixed)
+        if clipped is not None:
+            self.ever_packed += x.numel()
+            self.clipped = self.clipped + clipped
+        return clipped is not None
 
     def _count_clipped(self, blocks: MXBlocks, x: Tensor, pads: Tensor | None) -> None:
         """Count what lies beyond a frozen scale; other schemes measure each block and need no watch."""

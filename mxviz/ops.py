@@ -80,29 +80,38 @@ def quantize(
 
 
 def row_writer(
-    scheme: Scheme, packed: Tensor, scales: Tensor, zeros: Tensor | None, *, backend: str = "auto"
-) -> Callable[[Tensor, int, int], None]:
+    scheme: Scheme,
+    packed: Tensor,
+    scales: Tensor,
+    zeros: Tensor | None,
+    frozen: Tensor | None = None,
+    *,
+    backend: str = "auto",
+) -> Callable[[Tensor, int, int], int | Tensor]:
     """Return what quantizes tokens straight into the rows of a cache's buffers: the bytes `quantize` gives.
 
     Args:
         scheme: one whose blocks run along channels and whose scales are all of a block.
         packed, scales, zeros: contiguous buffers `[batch, kv_heads, rows, width]`.
+        frozen: NVFP4's global scale `[batch, 1, 1, 1]`.
         backend: `auto`, or one of `BACKENDS` by name.
 
     Returns:
         `write(x, row, scale_row)`: writes x `[batch, kv_heads, tokens, head_dim]` to the rows from `row` on,
-        its scales and zeros to those from `scale_row` on.
+        its scales and zeros to those from `scale_row` on; returns how many elements are clipped where a
+        scale is frozen, else 0.
     """
     chosen = _load(pick(backend, packed.device))
     if hasattr(chosen, "row_writer"):
-        return chosen.row_writer(scheme, packed, scales, zeros)
+        return chosen.row_writer(scheme, packed, scales, zeros, frozen)
 
-    def write(x: Tensor, row: int, scale_row: int) -> None:
-        blocks = chosen.quantize(x, scheme, -1, None)
+    def write(x: Tensor, row: int, scale_row: int) -> int | Tensor:
+        blocks = chosen.quantize(x, scheme, -1, frozen)
         pairs = ((packed, row, blocks.packed), (scales, scale_row, blocks.scales))
         for buffer, first, made in (*pairs, (zeros, scale_row, blocks.zeros)):
             if buffer is not None:
                 buffer.narrow(2, first, made.shape[2]).copy_(made)
+        return 0 if frozen is None else blocks.clipped_mask(x).sum()
 
     return write
 

@@ -74,6 +74,18 @@ def encode_blocks(source, divisor, offset, n, block, plan, codes):
 
 
 @device
+def count_beyond(source, divisor, n, block, most):
+    """How many of n float32 at an address are finite and, over the divisor of their block, beyond `most`."""
+    count = 0
+    for b in range((n + block - 1) // block):
+        x, scale = f32(source + 4 * b * block), divisor[b]
+        for i in range(min(block, n - b * block)):
+            scaled, finite = np.float32(x[i] / scale), I32(bits_of(x[i]) & MAGNITUDE) < EXPONENT
+            count += 1 if finite and scale > np.float32(0.0) and abs(scaled) > most else 0
+    return count
+
+
+@device
 def encode_columns(source, divisor, offset, n, plan, codes):
     """Codes of n float32 at an address, to an address; each number has its own divisor (and zero point)."""
     form, top = _format(plan), float_of(I32(plan[Plan.MAX_BITS]))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from mxviz.kernels.cpu._base import Kind, Plan, Scale, f32, kernel, u8, widen
-from mxviz.kernels.cpu.codec import encode_blocks, encode_columns
+from mxviz.kernels.cpu._base import Kind, Plan, Scale, f32, float_of, i64, kernel, u8, widen
+from mxviz.kernels.cpu.codec import count_beyond, encode_blocks, encode_columns
 from mxviz.kernels.cpu.pack import pack_columns, pack_row
 from mxviz.kernels.cpu.scales import block_amax, block_range, column_amax, column_range, store_scales
 
@@ -21,15 +21,16 @@ ROWS = 32
 
 @kernel
 def quantize_rows(
-    x, width, xb, xh, xt, heads, tokens, dim, room, packed, scales, zeros, given, gb, gh, gt, gd, plan,
-    first, last,
+    x, width, xb, xh, xt, heads, tokens, dim, room, packed, scales, zeros, given, gb, gh, gt, gd, beyond,
+    plan, first, last,
 ):  # fmt: skip
     """Quantize with blocks along head_dim. A unit is a tile of rows of one (batch, head), or part of a row.
 
     Addresses and strides (in elements) of x `[batch, heads, tokens, dim]`, inner dimension contiguous.
     packed, scales and zeros have contiguous rows, `room` of them for a (batch, head), the first `tokens` of
     which are written. given: NVFP4's global scale, or the divisor of a
-    single-scale scheme, float32, with strides for batch, head, token and channel.
+    single-scale scheme, float32, with strides for batch, head, token and channel. beyond: an int64 that
+    counts elements of blocks that are clipped, or 0; for one thread.
     """
     bits, block, blocked = plan[Plan.BITS], plan[Plan.BLOCK], plan[Plan.SCALE] != Scale.FLOAT32
     ranged, size = plan[Plan.KIND] == Kind.UNSIGNED, 2 if width else 4
@@ -62,6 +63,9 @@ def quantize_rows(
                 blocks, at = (span + block - 1) // block, row * row_blocks + c0 // block
                 store_scales(amax, low, high, blocks, plan, g, scales, zeros, at, divisor, offset)
                 encode_blocks(source, divisor, offset, span, block, plan, codes.ctypes.data)
+                if beyond:
+                    most = float_of(np.int32(plan[Plan.MAX_BITS]))
+                    i64(beyond)[0] += count_beyond(source, divisor, span, block, most)
             elif gd:
                 for r in range(together):
                     row_divisor = f32(factors + 4 * r * gt)

@@ -39,7 +39,7 @@ def _take(job, address):
 def quantize_rows_team(pointer):
     address = address_of(pointer)
     job = i64(address)
-    arguments = to_fixed_tuple(job[Team.ARGUMENTS :], 17) + (i64(job[Team.PLAN]),)
+    arguments = to_fixed_tuple(job[Team.ARGUMENTS :], 18) + (i64(job[Team.PLAN]),)
     first, end = _take(job, address)
     while first < end:
         quantize_rows(*(arguments + (first, end)))

@@ -96,27 +96,30 @@ def quantize(x: Tensor, scheme: Scheme, axis: int, frozen: Tensor | None) -> MXB
         scales, divisor = _single_scales(source, scheme, shape, frozen)
     spread = None if divisor is None else _four(divisor.expand(shape))
     strides = (0, 0, 0, 0) if spread is None else spread.stride()
-    target = (packed.data_ptr(), scales.data_ptr(), address(zeros), address(spread), *strides, plan.array)
+    target = (packed.data_ptr(), scales.data_ptr(), address(zeros), address(spread), *strides)
     both = kernels().quantize
     teams, by_rows = kernels().team, axis == -1
-    kernel, room = (both.quantize_rows, (tokens,)) if by_rows else (both.quantize_columns, ())
+    kernel = both.quantize_rows if by_rows else both.quantize_columns
     team = teams.quantize_rows_team if by_rows else teams.quantize_columns_team
-    host.spread(kernel, (*source, *room, *target), _units(plan, axis, x.shape), x.numel(), team)
+    arguments = (*source, tokens, *target, 0) if by_rows else (*source, *target)
+    host.spread(kernel, (*arguments, plan.array), _units(plan, axis, x.shape), x.numel(), team)
     return MXBlocks(packed, scales, scheme, shape, axis, given, zeros)
 
 
 def row_writer(
-    scheme: Scheme, packed: Tensor, scales: Tensor, zeros: Tensor | None
-) -> Callable[[Tensor, int, int], None]:
+    scheme: Scheme, packed: Tensor, scales: Tensor, zeros: Tensor | None, frozen: Tensor | None
+) -> Callable[[Tensor, int, int], int]:
     """See `mxviz.ops.row_writer`."""
-    return _RowWriter(plan_of(scheme), packed, scales, zeros)
+    return _RowWriter(plan_of(scheme), packed, scales, zeros, frozen)
 
 
 class _RowWriter:
     """Writes rows of buffers; what it hands the kernel is kept, for from step to step little changes."""
 
-    def __init__(self, plan: Plan, packed: Tensor, scales: Tensor, zeros: Tensor | None) -> None:
-        self.plan, self.came = plan, None
+    def __init__(
+        self, plan: Plan, packed: Tensor, scales: Tensor, zeros: Tensor | None, frozen: Tensor | None
+    ) -> None:
+        self.plan, self.came, self.frozen = plan, None, frozen
         self.packed, self.packed_bytes = packed.data_ptr(), packed.shape[3]
         self.scales, self.scale_bytes = scales.data_ptr(), scales.shape[3] * scales.element_size()
         self.zeros = address(zeros)
@@ -125,8 +128,9 @@ class _RowWriter:
         self.job = np.zeros(len(modules.append.Append), np.int64)
         self.job_at = self.job.ctypes.data
         self.job[8], self.job[12] = packed.shape[2], plan.address
+        self.job[14:16] = address(frozen), 0 if frozen is None else frozen.expand(packed.shape).stride(0)
 
-    def __call__(self, x: Tensor, row: int, scale_row: int) -> None:
+    def __call__(self, x: Tensor, row: int, scale_row: int) -> int:
         x = x if x.stride(-1) == 1 else x.contiguous()
         job, came = self.job, (x.shape, x.stride(), x.dtype)
         if came != self.came:
@@ -137,11 +141,16 @@ class _RowWriter:
         job[0], job[9] = x.data_ptr(), self.packed + row * self.packed_bytes
         job[10] = self.scales + scale_row * self.scale_bytes
         job[11] = self.zeros and self.zeros + scale_row * self.scale_bytes
+        if self.frozen is not None:
+            job[16] = 0
+            self.kernel(self.job_at)
+            return int(job[16])
         if x.numel() < _SMALL:
             self.kernel(self.job_at)
-            return
-        arguments = (*job[:12].tolist(), 0, 0, 0, 0, 0, self.plan.array)
+            return 0
+        arguments = (*job[:12].tolist(), 0, 0, 0, 0, 0, 0, self.plan.array)
         host.spread(self.rows_kernel, arguments, int(job[13]), x.numel(), kernels().team.quantize_rows_team)
+        return 0
 
 
 _SMALL = 1 << 16  # numbers that one thread packs sooner than another one wakes
