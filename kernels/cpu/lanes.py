@@ -87,6 +87,22 @@ def _sum_four(builder, four):
     return total
 
 
+@intrinsic
+def fetch_ahead(typingctx, address, count):
+    """Ask for bytes that will soon be read; an address where nothing lies does no harm."""
+
+    def codegen(context, builder, signature, args):
+        pointer, number = _I8.as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [pointer, number, number, number])
+        fetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        with cgutils.for_range_slice(builder, _I64(0), args[1], _I64(64)) as (offset, _):
+            line = builder.inttoptr(builder.add(args[0], offset), pointer)
+            builder.call(fetch, [line, number(0), number(3), number(1)])
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), codegen
+
+
 def make_dots(rows):
     """Return `dots(queries, stride, steps, scales, vectors, blocks, shift, n, out, out_stride)` for so many
     query rows.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mxviz.kernels.cpu._base import Kind, Plan, Scale, device, f32, u8
-from mxviz.kernels.cpu.lanes import LANES, make_dots, make_steps, make_weigh
+from mxviz.kernels.cpu.lanes import LANES, fetch_ahead, make_dots, make_steps, make_weigh
 from mxviz.kernels.cpu.pack import unpack_row
 from mxviz.kernels.cpu.tiles import Held, is_small, read_tile, to_steps
 
@@ -47,6 +47,7 @@ def fill_steps(held, plan, place, begin, end, scratch):
     rows = end - begin
     packed = held[Held.PACKED] + place[0] * held[Held.PACKED_B] + place[1] * held[Held.PACKED_H]
     source, done = packed + begin * held[Held.PACKED_T], 0
+    fetch_ahead(source + rows * held[Held.PACKED_T], rows * held[Held.PACKED_T])  # the next tile
     if bits == 4:
         done = rows * dim // 64
         if plan[Plan.KIND] == Kind.FLOAT:
