@@ -1,133 +1,241 @@
-"""python -m benchmarks.bench_app [--interactions N] [--tokens N …]: how quick the app is in a real Chromium.
+"""python -m benchmarks.bench_app [--starts N] [--interactions N] [--tokens N …]: how quick the app is.
 
-First paint: from the address to the first figure with cells, of a server that was started just now and has
-drawn for nobody, and again of a second visitor. Redraw: another layer is chosen with the arrow keys and the
-time to the head's new figure is taken. Bytes are those the page receives through its web socket; memory is
-the server's resident set.
+In a real Chromium of 1280 × 900. First paint: from the address to the first figure with cells, of a server
+that was started just now and a browser that has seen nothing. Redraws: from the key or the click to the frame
+that shows the figure the control belongs to, each time at a place that was not looked at before. Bytes are
+those of a figure's specification; memory is the server's resident set. Prints two tables.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from shutil import which
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Page, sync_playwright
 
+from benchmarks._app_page import Watched, chromium, serve_floor
 from mxviz.capture import Capture
 from mxviz.tensors import as_capture
-from tests.browser import CHROMIUM_ARGS, Server, serve
+from tests.browser import Server, serve
 
 LAYERS, HEADS, CHANNELS = 30, 3, 64  # SmolLM2-135M
-_HEAD = """
-(layer) => [...document.querySelectorAll('.stPlotlyChart .js-plotly-plot')].some(plot => {
-    const meta = plot.layout && plot.layout.meta
-    if (!meta || meta.figure !== 'head' || !plot.querySelector('.heatmaplayer image')) return false
-    return layer === null || JSON.stringify(plot.layout.annotations).includes(`layer ${layer},`)
-})
+_DRAWN = """
+model => [...document.querySelectorAll('.stPlotlyChart .js-plotly-plot')].some(plot =>
+    plot.layout && plot.layout.meta && plot.layout.meta.figure === 'head' &&
+    plot.querySelector('.heatmaplayer image') && JSON.stringify(plot.layout.annotations).includes(model))
 """
 
 
+class Control(NamedTuple):
+    """A control: its name, the figure it redraws, and its presses, without end."""
+
+    name: str
+    figure: str
+    presses: Callable[[Page], Iterator[Callable[[Page], None]]]
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, and print one line for each thing measured."""
+    """Measure, and print the tables."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bench_app", description=__doc__)
-    parser.add_argument("--interactions", type=int, default=200)
+    parser.add_argument("--interactions", type=int, default=30, help="of each control")
+    parser.add_argument("--long", type=int, default=200, help="interactions over which memory is watched")
     parser.add_argument("--tokens", type=int, nargs="*", default=[512, 8000])
-    parser.add_argument("--starts", type=int, default=3)
+    parser.add_argument("--starts", type=int, default=5)
     args = parser.parse_args(arguments)
-    browser_path = which("chromium") or which("google-chrome")
-    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=browser_path, args=CHROMIUM_ARGS)
-        for start in range(args.starts):
-            with serve(Path(folder) / f"log-{start}.txt") as server:
-                first = _first_paint(browser, server)
-                again = _first_paint(browser, server)
-                print(
-                    f"start {start + 1}: first paint {first:.2f} s, of a second visitor {again:.2f} s",
-                    flush=True,
-                )
-        with serve(Path(folder) / "log.txt") as server:
-            for tokens in args.tokens:
-                path = Path(folder) / f"{tokens}-tokens.safetensors"
-                made(tokens).save(path)
-                _redraws(browser, server, path, args.interactions)
+    path = which("chromium") or which("google-chrome")
+    with tempfile.TemporaryDirectory() as name, sync_playwright() as playwright:
+        folder = Path(name)
+        if args.starts:
+            _first_paints(playwright, path, folder, args.starts)
+        for tokens in args.tokens:
+            file = folder / f"{tokens}-tokens.safetensors"
+            made(tokens).save(file)
+            with serve(folder / "log.txt") as server, chromium(playwright, path) as browser:
+                watched = Watched(browser, server.url)
+                _open(watched, file)
+                _redraws(watched, tokens, args.interactions)
+                _memory(watched, server, args.long)
 
 
 def made(tokens: int) -> Capture:
-    """Return a capture of the built-in model's shape with a loud channel in every third layer."""
-    x = np.random.default_rng(0).standard_normal((LAYERS, HEADS, tokens, CHANNELS), np.float32)
-    x[::3, 0, :, 7] *= 60
-    return as_capture(x, f"{tokens} tokens", "mxfp4", "fp4@tensor")
+    """Return a capture of the built-in model's shape, in bfloat16, with a loud key channel in each layer."""
+    draw = np.random.default_rng(0).standard_normal
+    x = draw((LAYERS, HEADS, tokens, CHANNELS), np.float32)
+    values = draw((LAYERS, HEADS, tokens, CHANNELS), np.float32)
+    x[:, :, :, 7] *= np.linspace(60, 20, LAYERS, dtype=np.float32)[:, None, None]
+    capture = as_capture(x, f"{tokens} tokens", "mxfp4", "fp4@tensor")
+    keys = {layer: key.bfloat16() for layer, key in capture.keys.items()}
+    return replace(
+        capture, keys=keys, values={i: torch.from_numpy(v).bfloat16() for i, v in enumerate(values)}
+    )
 
 
-def _first_paint(browser: Browser, server: Server) -> float:
+def _first_paints(playwright, path: str | None, folder: Path, starts: int) -> None:
+    rows: dict[str, list[float]] = {}
+    for start in range(starts):
+        for name, serving in (
+            ("one Plotly figure, nothing else (the floor)", lambda: serve_floor(folder)),
+            ("mxviz", lambda start=start: serve(folder / f"start-{start}.txt")),
+        ):
+            with serving() as server:
+                for visitor in ("", ", second visitor"):
+                    with chromium(playwright, path) as browser:
+                        rows.setdefault(name + visitor, []).append(_first_paint(browser, server.url))
+    print("| first paint, cold server and browser | median s | range s |\n|---|---|---|")
+    for name, taken in rows.items():
+        print(f"| {name} | {np.median(taken):.2f} | {min(taken):.2f} to {max(taken):.2f} |", flush=True)
+
+
+def _first_paint(browser, url: str) -> float:
     page = browser.new_page(viewport={"width": 1280, "height": 900})
     start = time.perf_counter()
-    page.goto(server.url)
+    page.goto(url, wait_until="commit")
     page.wait_for_selector(".stPlotlyChart .heatmaplayer image", timeout=120_000)
     taken = time.perf_counter() - start
-    page.wait_for_function(_HEAD, arg=None, timeout=120_000)
-    page.close()
+    page.wait_for_timeout(3000)  # what follows the first figure is the next visitor's no more
     return taken
 
 
-def _redraws(browser: Browser, server: Server, path: Path, interactions: int) -> None:
-    """Open a capture and walk through its layers, up and down."""
-    page = browser.new_page(viewport={"width": 1280, "height": 900})
-    received: list[int] = []
-    page.on("websocket", lambda socket: socket.on("framereceived", lambda data: received.append(len(data))))
-    page.goto(server.url)
-    page.wait_for_function(_HEAD, arg=None, timeout=120_000)
-    _open(page, path)
-    slider = page.get_by_role("slider", name="Layer")
-    layer = int(slider.get_attribute("aria-valuenow") or 0)
-    taken, sizes, memory = [], [], []
-    for step in range(interactions + LAYERS):
-        way = 1 if layer == 0 or (layer < LAYERS - 1 and step // (LAYERS - 1) % 2 == 0) else -1
-        layer += way
-        slider.focus()
-        received.clear()
-        start = time.perf_counter()
-        page.keyboard.press("ArrowRight" if way > 0 else "ArrowLeft")
-        page.wait_for_function(_HEAD, arg=layer, timeout=60_000, polling=10)
-        if step >= LAYERS:  # the first walk fills the caches that every visitor's next look profits from
-            taken.append(time.perf_counter() - start)
-        page.wait_for_timeout(150)
-        sizes.append(sum(received))
-        memory.append(_resident(server))
-    page.close()
-    half = len(memory) // 2
-    print(
-        f"{path.stem}: another layer p50 {statistics.median(taken):.2f} s, p95 {_p95(taken):.2f} s; received "
-        f"p50 {statistics.median(sizes) / 1e3:,.0f} kB, most {max(sizes) / 1e6:.2f} MB; server memory "
-        f"{memory[LAYERS - 1]:,.0f} MB after {LAYERS} interactions, {memory[half]:,.0f} after {half}, "
-        f"{memory[-1]:,.0f} after {len(memory)}",
-        flush=True,
-    )
-
-
-def _open(page: Page, path: Path) -> None:
+def _open(watched: Watched, file: Path) -> None:
     """Upload a capture, wait until it is drawn."""
+    page = watched.page
+    page.wait_for_function(_DRAWN, arg="", timeout=120_000)
+    watched.settle()
     page.get_by_text("Open or save", exact=True).first.click()
-    page.locator("input[type=file]").first.set_input_files(str(path))
-    page.wait_for_function(
-        """name => [...document.querySelectorAll('.js-plotly-plot')].some(p => p.layout && p.layout.meta
-            && p.layout.meta.figure === 'head' && JSON.stringify(p.layout.annotations).includes(name))""",
-        arg=path.stem.split("-")[0],
-        timeout=180_000,
-    )
-    page.wait_for_timeout(2000)
+    page.locator("input[type=file]").first.set_input_files(str(file))
+    page.wait_for_function(_DRAWN, arg=file.stem.partition("-")[0], timeout=300_000)
+    watched.settle()
 
 
-def _p95(values: list[float]) -> float:
-    return float(np.percentile(values, 95))
+def _redraws(watched: Watched, tokens: int, interactions: int) -> None:
+    print(f"\n| {tokens:,} tokens: control → figure | p50 s | p95 s | most s | figure, kB | all sent, kB |")
+    print("|---|---|---|---|---|---|")
+    for control in CONTROLS:
+        presses = control.presses(watched.page)
+        watched.figures.clear()
+        taken, sent = [], []
+        for _ in range(interactions):
+            act = next(presses)
+            watched.settle()
+            watched.received.clear()
+            taken.append(watched.took(control.figure, act))
+            sent.append(sum(watched.received))
+        sizes = watched.figures.get(control.figure, [0])
+        print(
+            f"| {control.name} → {control.figure} | {np.median(taken):.3f} | {np.percentile(taken, 95):.3f} "
+            f"| {max(taken):.3f} | {max(sizes) / 1e3:,.0f} | {np.median(sent) / 1e3:,.0f} |",
+            flush=True,
+        )
+
+
+def _memory(watched: Watched, server: Server, interactions: int) -> None:
+    """Use all controls in turn, and watch the server's memory."""
+    turns = [(control, control.presses(watched.page)) for control in CONTROLS]
+    memory = [_resident(server)]
+    for step in range(interactions):
+        control, presses = turns[step % len(turns)]
+        watched.took(control.figure, next(presses))
+        memory.append(_resident(server))
+    if interactions:
+        half = len(memory) // 2
+        slope = np.polyfit(range(half, len(memory)), memory[half:], 1)[0]
+        print(
+            f"\nServer memory: {memory[0]:,.0f} MB, {memory[half]:,.0f} after {half} more interactions, "
+            f"{memory[-1]:,.0f} after {interactions}, most {max(memory):,.0f}; slope of the second half "
+            f"{100 * slope:+.1f} MB per 100.",
+            flush=True,
+        )
+
+
+def _slider(name: str, first: str = "ArrowRight") -> Callable[[Page], Iterator[Callable[[Page], None]]]:
+    """Walk a slider one step at a time, turning round at its ends."""
+
+    def presses(page: Page) -> Iterator[Callable[[Page], None]]:
+        key, other = first, "ArrowLeft" if first == "ArrowRight" else "ArrowRight"
+        while True:
+            slider = page.get_by_role("slider", name=name)
+            at, low, high = (int(slider.get_attribute(end) or slider.input_value()) for end in _ENDS)
+            if at == (high if key == "ArrowRight" else low):
+                key, other = other, key
+            slider.focus()
+            yield lambda page, key=key: page.keyboard.press(key)
+
+    return presses
+
+
+_ENDS = ("aria-valuenow", "min", "max")  # a range input has no aria-valuenow, but a value
+
+
+def _stepper(label: str) -> Callable[[Page], Iterator[Callable[[Page], None]]]:
+    """Step a number up, and from its end down again."""
+
+    def presses(page: Page) -> Iterator[Callable[[Page], None]]:
+        way = "Up"
+        while True:
+            box = page.get_by_test_id("stNumberInput").filter(has=page.get_by_label(label, exact=True))
+            button = box.get_by_test_id(f"stNumberInputStep{way}")
+            if button.is_disabled():
+                way = "Down" if way == "Up" else "Up"
+                continue
+            button.scroll_into_view_if_needed()
+            yield lambda page, button=button: button.click()
+
+    return presses
+
+
+def _options(group: str, names: Sequence[str]) -> Callable[[Page], Iterator[Callable[[Page], None]]]:
+    """Press the buttons of a group in turn."""
+
+    def presses(page: Page) -> Iterator[Callable[[Page], None]]:
+        while True:
+            for name in names:
+                button = page.get_by_role("radiogroup", name=group).get_by_text(name, exact=True)
+                if button.locator("xpath=ancestor-or-self::button").get_attribute("aria-checked") != "true":
+                    button.scroll_into_view_if_needed()
+                    yield lambda page, button=button: button.click()
+
+    return presses
+
+
+def _measures(page: Page) -> Iterator[Callable[[Page], None]]:
+    """Choose the measures of the overview in turn."""
+    at = 0
+    while True:
+        page.get_by_test_id("stSelectbox").filter(has_text="Colour shows").locator("input").click()
+        options = page.get_by_role("option")
+        options.first.wait_for()
+        at = (at + 1) % options.count()
+        yield lambda page, at=at: page.get_by_role("option").nth(at).click()
+
+
+def _switched(page: Page) -> Iterator[Callable[[Page], None]]:
+    """Turn the blocks of another layer's keys each time."""
+    layers, turns = (_slider("Layer")(page), _options("Key blocks along", ["token", "channel"])(page))
+    while True:
+        next(layers)(page)
+        page.wait_for_timeout(600)
+        yield next(turns)
+
+
+CONTROLS = (
+    Control("layer", "head", _slider("Layer")),
+    Control("KV head", "head", _options("KV head", ["0", "1", "2"])),
+    Control("tokens shown", "head", _slider("Tokens shown — end", "ArrowLeft")),
+    Control("key blocks along", "head", _switched),
+    Control("colour shows", "overview", _measures),
+    Control("token", "rulers", _stepper("Token")),
+    Control("channel", "rulers", _stepper("Channel")),
+    Control("zoom", "rulers", _options("Zoom", ["whole rulers", "close up"])),
+)
 
 
 def _resident(server: Server) -> float:

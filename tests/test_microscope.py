@@ -22,9 +22,18 @@ microscope.page()
 """
 
 
+REDRAWN: list[tuple[str, ...]] = []
+"""What callbacks have asked to be redrawn, in their order."""
+
+
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch):
-    """No model is fetched and no kernel compiled behind these tests' back."""
+    """No model is fetched and no kernel compiled behind these tests' back; every run draws the whole page.
+
+    Redrawn alone, a fragment would be all that these tests' page is left with.
+    """
+    REDRAWN.clear()
+    monkeypatch.setattr(place, "redraw", lambda *figures: REDRAWN.append(figures))
     monkeypatch.setattr(jobs, "warming", lambda: None)
     monkeypatch.setattr(jobs, "start_warming", lambda: None)
     monkeypatch.setattr(ops, "_postponed", ops._postponed)
@@ -134,6 +143,19 @@ def test_the_tokens_in_sight_follow_the_place(monkeypatch) -> None:
     assert figures(at)["head"]["layout"]["xaxis"]["range"] == [49.5, 69.5]
 
 
+def test_a_control_redraws_what_it_changes(monkeypatch) -> None:
+    """The figure it stands by first; a choice that changes one figure alone asks for no other."""
+    at = opened(monkeypatch, made_capture())
+    control(at, "select_slider", "Layer").set_value(2).run()
+    control(at, "number_input", "Token").set_value(69).run()
+    control(at, "number_input", "Channel").set_value(3).run()
+    assert REDRAWN == [("overview", "head", "block", "layer"), ("block", "head"), ("block", "head")]
+    control(at, "slider", "Tokens shown").set_value((40, 69)).run()
+    control(at, "button_group", "Zoom").set_value(False).run()
+    control(at, "selectbox", "Colour shows").set_value("micro_flushed").run()
+    assert len(REDRAWN) == 3 and not at.exception
+
+
 def test_measure_and_zoom_redraw(monkeypatch) -> None:
     at = opened(monkeypatch, made_capture())
     control(at, "selectbox", "Colour shows").set_value("single_flushed").run()
@@ -150,7 +172,7 @@ def test_the_page_draws_what_the_switches_say(monkeypatch) -> None:
 
     capture = made_capture()
     look = Look(capture, "mxint4", "int4@tensor")
-    monkeypatch.setattr(switches, "choose", lambda capture, run: look)
+    monkeypatch.setattr(switches, "choose", lambda capture, run, numbers: look)
     at = opened(monkeypatch, capture)
     assert "MXINT4" in str(figures(at)["head"]["layout"]["annotations"])
     assert {bar[0] for bar in figures(at)["cuts"]["data"][0]["customdata"]} == {

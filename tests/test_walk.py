@@ -151,6 +151,36 @@ def test_the_keyboard_alone_reaches_the_same_value(page: Page) -> None:
     expect_said(page, "channel 31:")  # opening a head goes to its largest value
 
 
+_MARK = """
+() => document.querySelectorAll('.stPlotlyChart .js-plotly-plot').forEach(p => { p.wasHere = true })
+"""
+_FRESH = """
+() => [...document.querySelectorAll('.stPlotlyChart .js-plotly-plot')]
+    .filter(p => !p.wasHere).map(p => p.layout.meta.figure).sort()
+"""
+
+
+def test_a_control_redraws_its_own_figures(page: Page) -> None:
+    settled(page)
+    page.evaluate(_MARK)
+    page.get_by_text("whole rulers", exact=True).click()
+    page.wait_for_function(f"({_FRESH})().length > 0", timeout=20_000)
+    settled(page)
+    assert page.evaluate(_FRESH) == ["rulers"]
+    page.evaluate(_MARK)
+    box = page.get_by_label("Token", exact=True)
+    box.fill("40")
+    box.press("Enter")
+    expect_said(page, "token 40, channel 31:")
+    page.wait_for_function(f"({_FRESH})().length > 1", timeout=20_000)
+    settled(page)
+    assert page.evaluate(_FRESH) == ["head", "rulers"]
+    page.evaluate(_MARK)
+    page.get_by_role("slider", name="Layer").press("ArrowRight")
+    page.wait_for_function(f"({_FRESH})().length > 3", timeout=20_000)
+    assert page.evaluate(_FRESH) == ["cuts", "head", "overview", "rulers"]
+
+
 def test_the_same_block_can_be_clicked_again(page: Page) -> None:
     click(page, "head", "blocks", [32, 31])
     expect_said(page, "token (3[2-9]|[45]\\d|6[0-3]), channel 31:")

@@ -41,28 +41,47 @@ _COLUMNS = {
     "scales that clip": lambda c: f"{c.clipped_blocks:,} of {c.blocks:,}" if c.blocks else "no scale",
 }
 
+_LANES = (("micro", "micro-scaled"), ("single", "one scale"))
+
 
 def show(capture: Capture, look) -> None:
     """Show what is looked through (a `Look`) beside the run's own recipe and baseline."""
     st.html(_STYLE + change_html(capture, look))
 
 
+def hold(capture: Capture) -> None:
+    """Keep the table's place with a table that has no numbers yet, so that nothing moves when they come."""
+    parts = PARTS if capture.values else PARTS[:1]
+    waiting = "".join(f'<td data-name="{name}">⋯</td>' for name in _COLUMNS)
+    rows = "".join(
+        f'<tr class="mx-{lane}"><th scope="row">■ {part}s, {name}</th>{waiting}</tr>'
+        for lane, name in _LANES
+        for part in parts
+    )
+    words = f"All {len(capture.layers)} recorded layers are being counted."
+    st.html(_STYLE + _table(rows, words))
+
+
 def change_html(capture: Capture, look) -> str:
     """Return the table: a row for keys and values under the recipe, and two under the baseline."""
     rows = []
-    for lane, name, own, new, frozen in (
-        ("micro", "micro-scaled", capture.recipe, look.recipe, False),
-        ("single", "one scale", capture.baseline, look.baseline, look.frozen),
+    for (lane, name), own, new, frozen in (
+        (_LANES[0], capture.recipe, look.recipe, False),
+        (_LANES[1], capture.baseline, look.baseline, look.frozen),
     ):
         for part in PARTS if capture.values else PARTS[:1]:
             was, now = cost(capture, own, part), cost(look.capture, new, part, frozen)
             before = part == "key" and look.capture is not capture
             words = f"■ {part}s{' before RoPE' if before else ''}, {name}"
             rows.append(f'<tr class="mx-{lane}"><th scope="row">{words}</th>{_cells(was, now)}</tr>')
+    return _table("".join(rows), literal(_words(capture, look)))
+
+
+def _table(rows: str, words: str) -> str:
     heads = "".join(f'<th scope="col">{name}</th>' for name in ("", *_COLUMNS))
     return (
-        f'<div class="mx-change"><table><thead><tr>{heads}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
-        f"<p>{literal(_words(capture, look))}</p></div>"
+        f'<div class="mx-change"><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>'
+        f"<p>{words}</p></div>"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import streamlit as st
 
@@ -24,15 +25,15 @@ _head = lru_cache(maxsize=8)(pictures.head)
 _cuts = lru_cache(maxsize=16)(pictures.cuts)
 
 
+@st.fragment(key="head")
 def show(look: Look, run: str, width: int) -> None:
-    """Draw the head that is open: its maps, which way to cut its layer, and its outlier channels."""
+    """Draw the head that is open: its four maps, and the choice of the tokens in sight."""
     seen = place.get(look.capture, run)
     st.html(
         f'<div class="mx-section"><h2>One head</h2><p>Layer {seen.layer}, KV head {seen.head}, '
         f"{seen.part}s. Click a block in the map of scales to open it; drag in any map to zoom all four."
         "</p></div>"
     )
-    looks = {"recipe": look.recipe, "baseline": look.baseline, "theme": style.theme().name, "width": width}
     figure = _head(
         look.capture,
         seen.layer,
@@ -42,7 +43,7 @@ def show(look: Look, run: str, width: int) -> None:
         channel=seen.channel,
         targets=True,
         window=_window(look.capture, run, seen.token),
-        **looks,
+        **_through(look, width),
     )
     st.plotly_chart(
         figure,
@@ -56,13 +57,23 @@ def show(look: Look, run: str, width: int) -> None:
     )
     if look.frozen:
         st.caption("Here the one scale knows every token: kinder than one that the prompt froze.")
-    cuts = _cuts(look.capture, seen.layer, seen.part, **looks)
+
+
+@st.fragment(key="layer")
+def show_layer(look: Look, run: str, width: int) -> None:
+    """Draw which way to cut the open head's layer, and list the head's outlier channels."""
+    seen = place.get(look.capture, run)
+    cuts = _cuts(look.capture, seen.layer, seen.part, **_through(look, width))
     st.plotly_chart(
         cuts, theme=None, width="stretch", key="figure-cuts", alt=alt_text(cuts),
         config={"displayModeBar": False},
     )  # fmt: skip
     with st.expander("Outlier channels of this head"):
         _list_outliers(look.capture, seen)
+
+
+def _through(look: Look, width: int) -> dict[str, Any]:
+    return {"recipe": look.recipe, "baseline": look.baseline, "theme": style.theme().name, "width": width}
 
 
 def _window(capture: Capture, run: str, token: int) -> tuple[int, int] | None:
@@ -99,6 +110,7 @@ def _clicked(look: Look, run: str) -> None:
     )
     at = int(abs(block.x).argmax())
     place.put(look.capture, run, token=int(block.tokens[at]), channel=int(block.channels[at]))
+    place.redraw("head", "block")
 
 
 def _list_outliers(capture: Capture, seen: place.Place) -> None:

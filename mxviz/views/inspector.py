@@ -21,6 +21,7 @@ ZOOMS = {True: "close up", False: "whole rulers"}
 _rulers = lru_cache(maxsize=32)(pictures.rulers)
 
 
+@st.fragment(key="block")
 def show(look: Look, run: str, width: int) -> None:
     """Draw the block that is open, the numbers of its rulers, and every value of it."""
     capture, seen = look.capture, place.get(look.capture, run)
@@ -44,6 +45,10 @@ def show(look: Look, run: str, width: int) -> None:
     )
     st.html(_cards(view))
     _table(view, capture, run)
+    st.caption(
+        f"You are at layer {seen.layer}, KV head {seen.head}, {seen.part}s, token {seen.token}, "
+        f"channel {seen.channel}; the other pages open there too."
+    )
 
 
 def _controls(capture: Capture, run: str, seen: place.Place) -> bool:
@@ -52,12 +57,12 @@ def _controls(capture: Capture, run: str, seen: place.Place) -> bool:
     with left:
         text = shorten(capture.token_texts[seen.token], 18).replace("$", r"\$")
         follow(
-            st.number_input, "Token", capture, run, "token", place.put, min_value=0, max_value=tokens - 1,
+            st.number_input, "Token", capture, run, "token", _look_at, min_value=0, max_value=tokens - 1,
             help=f"The text of token {seen.token}, spaces as ·: `{text.replace('`', '‵')}`",
         )  # fmt: skip
     with middle:
         follow(
-            st.number_input, "Channel", capture, run, "channel", place.put,
+            st.number_input, "Channel", capture, run, "channel", _look_at,
             min_value=0, max_value=channels - 1,
         )  # fmt: skip
     with right:
@@ -72,7 +77,13 @@ def _clicked(view: BlockView, capture: Capture, run: str) -> None:
 
 
 def _go(view: BlockView, capture: Capture, run: str, at: int) -> None:
-    place.put(capture, run, token=int(view.tokens[at]), channel=int(view.channels[at]))
+    _look_at(capture, run, token=int(view.tokens[at]), channel=int(view.channels[at]))
+
+
+def _look_at(capture: Capture, run: str, **where: int) -> None:
+    """Look at another value; the maps of the head follow with the frame of its block."""
+    place.put(capture, run, **where)
+    place.redraw("block", "head")
 
 
 def _cards(view: BlockView) -> str:

@@ -6,7 +6,7 @@ import streamlit as st
 
 from mxviz.capture import Capture
 from mxviz.formats import Recipe
-from mxviz.views import gallery, head, inspector, overview, pages, place, switches, viewport
+from mxviz.views import before_after, gallery, head, inspector, overview, pages, switches, viewport
 
 
 def page() -> None:
@@ -17,6 +17,7 @@ def page() -> None:
         "block, once with one scale for everything.</p></header>"
     )
     width = viewport.width()
+    st.session_state["numbers-drawn"] = False
     run, capture = gallery.chosen()
     if capture is None:
         st.info("There is no run to look at yet; make one on the Run page.")
@@ -28,23 +29,29 @@ def page() -> None:
 
 @st.fragment
 def _look(capture: Capture, run: str, width: int) -> None:
-    """Draw everything of one run; a choice made here redraws this and nothing else."""
+    """Draw everything of one run; a switch redraws this, any other control the figures that it changes.
+
+    Figures come first, and the numbers of all layers, which take longest, last.
+    """
     st.html(_words(capture))
-    first = st.container()
-    with st.container():
-        st.html('<div class="mx-section"><h2>What you look through</h2></div>')
-        look = switches.choose(capture, run)
-    with first:
+    whole = st.container()
+    st.html('<div class="mx-section"><h2>What you look through</h2></div>')
+    look = switches.choose(capture, run, numbers=False)
+    numbers = st.container()
+    if not st.session_state.get("numbers-drawn"):
+        numbers = numbers.empty()
+        with numbers:
+            before_after.hold(look.capture)
+    with whole:
         overview.show(look, run, width)
     if not viewport.has_drawn():
         return
     head.show(look, run, width)
+    head.show_layer(look, run, width)
     inspector.show(look, run, width)
-    seen = place.get(look.capture, run)
-    st.caption(
-        f"You are at layer {seen.layer}, KV head {seen.head}, {seen.part}s, token {seen.token}, "
-        f"channel {seen.channel}; the other pages open there too."
-    )
+    with numbers:
+        before_after.show(capture, look)
+    st.session_state["numbers-drawn"] = True
 
 
 def _words(capture: Capture) -> str:

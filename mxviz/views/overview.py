@@ -17,6 +17,7 @@ from mxviz.views.switches import Look
 _picture = lru_cache(maxsize=16)(pictures.overview)
 
 
+@st.fragment(key="overview")
 def show(look: Look, run: str, width: int) -> None:
     """Draw the controls and the map; either opens a head.
 
@@ -56,7 +57,7 @@ def _controls(capture: Capture, run: str) -> str:
     first, second, third, fourth = st.columns([1.3, 2.4, 2.6, 1.7], vertical_alignment="bottom")
     with first:
         follow(
-            st.segmented_control, "Part", capture, run, "part", open_head,
+            st.segmented_control, "Part", capture, run, "part", _open,
             options=pictures.parts(capture), format_func=lambda part: f"{part}s", required=True,
         )  # fmt: skip
     with second:
@@ -69,15 +70,15 @@ def _controls(capture: Capture, run: str) -> str:
         )
     with third:
         if len(capture.layers) > 1:
-            follow(st.select_slider, "Layer", capture, run, "layer", open_head, options=capture.layers)
+            follow(st.select_slider, "Layer", capture, run, "layer", _open, options=capture.layers)
     with fourth:
         if heads <= 8:
             follow(
-                st.segmented_control, "KV head", capture, run, "head", open_head,
+                st.segmented_control, "KV head", capture, run, "head", _open,
                 options=range(heads), required=True,
             )  # fmt: skip
         else:
-            follow(st.select_slider, "KV head", capture, run, "head", open_head, options=range(heads))
+            follow(st.select_slider, "KV head", capture, run, "head", _open, options=range(heads))
     return measure
 
 
@@ -103,6 +104,12 @@ def open_head(capture: Capture, run: str, **where: Any) -> None:
     place.put(capture, run, token=token, channel=channel)
 
 
+def _open(capture: Capture, run: str, **where: Any) -> None:
+    """Open a head, and redraw what shows it: first where the choice was made, then the rest."""
+    open_head(capture, run, **where)
+    place.redraw("overview", "head", "block", "layer")
+
+
 def point(key: str) -> list | None:
     """Return the custom data of the point that was clicked in a figure, or None."""
     points = st.session_state[key]["selection"]["points"]
@@ -111,4 +118,4 @@ def point(key: str) -> list | None:
 
 def _clicked(capture: Capture, run: str) -> None:
     if cell := point("figure-overview"):
-        open_head(capture, run, part=cell[0], layer=int(cell[1]), head=int(cell[2]))
+        _open(capture, run, part=cell[0], layer=int(cell[1]), head=int(cell[2]))

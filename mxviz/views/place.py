@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 import streamlit as st
+from streamlit.errors import StreamlitAPIException
 
 from mxviz.capture import Capture
 from mxviz.pictures import default_place
@@ -34,6 +36,16 @@ def put(capture: Capture, run: str, **changes: object) -> None:
     Call it in a widget's callback, or before the widgets that show the place are drawn.
     """
     st.session_state.setdefault("places", {})[run] = _held(capture, get(capture, run)._replace(**changes))
+
+
+def redraw(*figures: str) -> None:
+    """Redraw these fragments, in this order, and nothing else; the last call of a widget's callback.
+
+    Where one of them is not on the page (a first visit gets one figure first), the widget's own fragment is
+    redrawn, as Streamlit does by itself.
+    """
+    with suppress(StreamlitAPIException):
+        st.rerun(figures)
 
 
 def largest(capture: Capture, part: str, layer: int, head: int) -> tuple[int, int]:

@@ -33,8 +33,14 @@ class Look(NamedTuple):
     frozen: bool = False
 
 
-def choose(capture: Capture, run: str) -> Look:
-    """Draw the switches of a run and return what they are set to; every page shares them."""
+def choose(capture: Capture, run: str, *, numbers: bool = True) -> Look:
+    """Draw the switches of a run and return what they are set to; every page shares them.
+
+    Args:
+        capture: the run.
+        run: its name.
+        numbers: whether to show at once what they changed (`before_after.show`); it takes every layer.
+    """
     choice = st.session_state.setdefault("looks", {}).setdefault(run, choices.own(capture))
     switches = _Switches(capture, run, choice)
     _in_sight(switches)
@@ -44,7 +50,8 @@ def choose(capture: Capture, run: str) -> Look:
         st.info(choice.said.replace("$", r"\$"), icon=":material/info:")
     drawn = looks.before_rope(capture) if choice.before_rope else capture
     look = Look(drawn, choice.recipe, choice.baseline, choice.follows == FROZEN)
-    before_after.show(capture, look)
+    if numbers:
+        before_after.show(capture, look)
     return look
 
 
