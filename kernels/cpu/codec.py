@@ -10,6 +10,7 @@ from mxviz.kernels.cpu._base import (
     MAGNITUDE,
     Kind,
     Plan,
+    Scale,
     bits_of,
     device,
     f32,
@@ -36,10 +37,10 @@ def _format(plan):
 
 
 @device
-def _code(x, divisor, form):
-    """The code of x / divisor, float or signed integer; 0 where the scale is broken."""
+def _code(scaled, divisor, form):
+    """The code of x over its divisor, float or signed integer; 0 where the scale is broken."""
     mantissa, emin_bits, max_bits, nonfinite, mask, flip, add = form
-    bits = bits_of(np.float32(x / divisor))
+    bits = bits_of(scaled)
     magnitude = I32(bits & MAGNITUDE)
     code, _ = round_magnitude(magnitude, mantissa, emin_bits, max_bits)
     negative = I32(I32(I32(code ^ flip) + add) & mask)
@@ -60,7 +61,8 @@ def _unsigned_code(x, divisor, offset, top):
 
 @device
 def encode_blocks(source, divisor, offset, n, block, plan, codes):
-    """Codes of n float32 at an address, to an address; each block has its divisor (and zero point)."""
+    """Codes of n float32 at an address, to an address; each block has its divisor (and zero point), or under
+    E8M0 its factor."""
     form, top = _format(plan), float_of(I32(plan[Plan.MAX_BITS]))
     for b in range((n + block - 1) // block):
         x, out, size = f32(source + 4 * b * block), u8(codes + b * block), min(block, n - b * block)
@@ -68,9 +70,12 @@ def encode_blocks(source, divisor, offset, n, block, plan, codes):
         if plan[Plan.KIND] == Kind.UNSIGNED:
             for i in range(size):
                 out[i] = _unsigned_code(x[i], scale, shift, top)
+        elif plan[Plan.SCALE] == Scale.E8M0:
+            for i in range(size):
+                out[i] = _code(np.float32(x[i] * scale), scale, form)
         else:
             for i in range(size):
-                out[i] = _code(x[i], scale, form)
+                out[i] = _code(np.float32(x[i] / scale), scale, form)
 
 
 @device
@@ -87,15 +92,19 @@ def count_beyond(source, divisor, n, block, most):
 
 @device
 def encode_columns(source, divisor, offset, n, plan, codes):
-    """Codes of n float32 at an address, to an address; each number has its own divisor (and zero point)."""
+    """Codes of n float32 at an address, to an address; each number has its own divisor (and zero point), or
+    under E8M0 its factor."""
     form, top = _format(plan), float_of(I32(plan[Plan.MAX_BITS]))
     x, out = f32(source), u8(codes)
     if plan[Plan.KIND] == Kind.UNSIGNED:
         for i in range(n):
             out[i] = _unsigned_code(x[i], divisor[i], offset[i], top)
+    elif plan[Plan.SCALE] == Scale.E8M0:
+        for i in range(n):
+            out[i] = _code(np.float32(x[i] * divisor[i]), divisor[i], form)
     else:
         for i in range(n):
-            out[i] = _code(x[i], divisor[i], form)
+            out[i] = _code(np.float32(x[i] / divisor[i]), divisor[i], form)
 
 
 @device

@@ -15,7 +15,7 @@ from numba.extending import intrinsic
 LANES = 16
 """Numbers of a vector; a row and a block have to be whole multiples."""
 
-_I8, _I64, _F32 = ir.IntType(8), ir.IntType(64), ir.FloatType()
+_I8, _I32, _I64, _F32 = ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.FloatType()
 _LOOSE = ("reassoc", "contract", "nsz")
 
 
@@ -39,12 +39,12 @@ def _store(builder, value, address):
 
 def _splat(builder, number, n=LANES):
     undefined = ir.Constant(_vector(n), ir.Undefined)
-    one = builder.insert_element(undefined, number, ir.Constant(ir.IntType(32), 0))
-    return builder.shuffle_vector(one, undefined, ir.Constant(ir.VectorType(ir.IntType(32), n), [0] * n))
+    one = builder.insert_element(undefined, number, _I32(0))
+    return builder.shuffle_vector(one, undefined, ir.Constant(ir.VectorType(_I32, n), [0] * n))
 
 
 def _pick(builder, a, b, lanes):
-    mask = ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), list(lanes))
+    mask = ir.Constant(ir.VectorType(_I32, len(lanes)), list(lanes))
     return builder.shuffle_vector(a, b, mask)
 
 
@@ -71,20 +71,66 @@ def _scaled_steps(builder, steps, scale):
     return builder.fmul(values, _splat(builder, _load(builder, scale, _F32)), flags=_LOOSE)
 
 
-def _sum_four(builder, four):
-    """The sums of four vectors, as a vector of four. Shuffles stay within 128 bits as long as they can."""
+def _fold_four(builder, four, fold):
+    """Four vectors, each folded over its lanes, as a vector of four. Shuffles stay within 128 bits as long as
+    they can."""
     found = four
     for low, high in (((0, 1, 16, 17), (2, 3, 18, 19)), ((0, 2, 16, 18), (1, 3, 17, 19))):
         low, high = ([lane + i for i in range(0, LANES, 4) for lane in lanes] for lanes in (low, high))
         found = [
-            builder.fadd(_pick(builder, a, b, low), _pick(builder, a, b, high), flags=_LOOSE)
+            fold(_pick(builder, a, b, low), _pick(builder, a, b, high))
             for a, b in zip(found[::2], found[1::2], strict=True)
         ]
     total = found[0]
     for half in (8, 4):
         low, high = (_pick(builder, total, total, range(i, i + half)) for i in (0, half))
-        total = builder.fadd(low, high, flags=_LOOSE)
+        total = fold(low, high)
     return total
+
+
+def _sum_four(builder, four):
+    return _fold_four(builder, four, lambda a, b: builder.fadd(a, b, flags=_LOOSE))
+
+
+def _larger(builder, a, b):
+    return builder.select(builder.icmp_signed(">", a, b), a, b)
+
+
+@intrinsic
+def block_tops(typingctx, source, vectors, blocks, out):
+    """Write the largest magnitude, as int32 bits, of each block of `16 · vectors` float32, from addresses."""
+
+    def codegen(context, builder, signature, args):
+        source, vectors, blocks, out = args
+        bits = _vector(of=_I32)
+        magnitude = ir.Constant(bits, [0x7FFFFFFF] * LANES)
+
+        def tops(first, count):
+            starts = [
+                _at(builder, source, builder.mul(builder.add(first, _I64(i)), vectors), 4 * LANES)
+                for i in range(count)
+            ]
+            found = [cgutils.alloca_once(builder, bits) for _ in range(count)]
+            for variable in found:
+                builder.store(ir.Constant(bits, [0] * LANES), variable)
+            with cgutils.for_range(builder, vectors) as loop:
+                for variable, start in zip(found, starts, strict=True):
+                    came = _load(builder, _at(builder, start, loop.index, 4 * LANES), bits)
+                    came = builder.and_(came, magnitude)
+                    builder.store(_larger(builder, builder.load(variable), came), variable)
+            return [builder.load(variable) for variable in found]
+
+        whole = builder.and_(blocks, _I64(-4))
+        with cgutils.for_range_slice(builder, _I64(0), whole, _I64(4)) as (first, _):
+            four = _fold_four(builder, tops(first, 4), lambda a, b: _larger(builder, a, b))
+            _store(builder, four, _at(builder, out, first, 4))
+        with cgutils.for_range_slice(builder, whole, blocks, _I64(1)) as (first, _):
+            (one,) = tops(first, 1)
+            four = _fold_four(builder, [one] * 4, lambda a, b: _larger(builder, a, b))
+            _store(builder, builder.extract_element(four, _I32(0)), _at(builder, out, first, 4))
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 4), codegen
 
 
 @intrinsic
@@ -92,7 +138,7 @@ def fetch_ahead(typingctx, address, count):
     """Ask for bytes that will soon be read; an address where nothing lies does no harm."""
 
     def codegen(context, builder, signature, args):
-        pointer, number = _I8.as_pointer(), ir.IntType(32)
+        pointer, number = _I8.as_pointer(), _I32
         kind = ir.FunctionType(ir.VoidType(), [pointer, number, number, number])
         fetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
         with cgutils.for_range_slice(builder, _I64(0), args[1], _I64(64)) as (offset, _):
@@ -147,7 +193,7 @@ def make_dots(rows):
             with cgutils.for_range_slice(builder, whole, n, _I64(1)) as (first, _):
                 for r, one in enumerate(products(first, 1)):
                     four = _sum_four(builder, [*one, _zero(), _zero(), _zero()])
-                    total = builder.extract_element(four, ir.Constant(ir.IntType(32), 0))
+                    total = builder.extract_element(four, _I32(0))
                     _store(builder, total, target(r, first))
             return context.get_dummy_value()
 

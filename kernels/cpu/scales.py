@@ -25,6 +25,7 @@ from mxviz.kernels.cpu._base import (
     u16,
     widen,
 )
+from mxviz.kernels.cpu.lanes import LANES, block_tops
 
 _LOWEST, _HIGHEST = I32(-(2**31)), I32(2**31 - 1)
 _HALF_MAX = np.float32(65504.0)
@@ -33,6 +34,9 @@ _HALF_MAX = np.float32(65504.0)
 @device
 def block_amax(source, n, block, amax):
     """Largest |x| of each block of a row, as bits; a NaN or an infinity gives EXPONENT or more."""
+    if block % LANES == 0 and n % block == 0:
+        block_tops(source, block // LANES, n // block, np.int64(amax.ctypes.data))
+        return
     for b in range((n + block - 1) // block):
         bits, top = i32(source + 4 * b * block), I32(0)
         for i in range(min(block, n - b * block)):
@@ -109,7 +113,7 @@ def _e8m0(amax, count, plan, stored, divisor):
         field = min(max(field, I32(0)), I32(254))
         broken = bits >= EXPONENT
         stored[b] = np.uint8(255 if broken else field)
-        divisor[b] = BROKEN if broken else power_of_two(field)
+        divisor[b] = BROKEN if broken else power_of_two(I32(I32(254) - field))  # 1/scale, exact
 
 
 @device
@@ -154,7 +158,10 @@ def _zero_point(amax, low, high, count, plan, stored, zeros, divisor, offset):
 
 @device
 def store_scales(amax, low, high, count, plan, g, scales, zeros, at, divisor, offset):
-    """Store the scales of `count` blocks from index `at` on; leave their divisors (and zero points)."""
+    """Store the scales of `count` blocks from index `at` on; leave their divisors (and zero points).
+
+    Under E8M0 these are factors: a product with a power of two is the quotient, rounded alike, and quicker.
+    """
     if plan[Plan.SCALE] == Scale.E8M0:
         _e8m0(amax, count, plan, u8(scales + at), divisor)
     elif plan[Plan.SCALE] == Scale.E4M3:
