@@ -50,6 +50,15 @@ def _code(scaled, divisor, form):
 
 
 @device
+def _finite_code(scaled, form):
+    """The code of a finite number in a float format."""
+    mantissa, emin_bits, max_bits, _, _, _, top = form
+    bits = bits_of(scaled)
+    code, _ = round_magnitude(I32(bits & MAGNITUDE), mantissa, emin_bits, max_bits)
+    return np.uint8(I32(code | I32(I32(bits >> I32(31)) & top)))
+
+
+@device
 def _unsigned_code(x, divisor, offset, top):
     """The code of (x - offset) / divisor, held between 0 and top; 0 where the scale is broken."""
     scaled = np.float32(np.float32(x - offset) / divisor)
@@ -70,6 +79,12 @@ def encode_blocks(source, divisor, offset, n, block, plan, codes):
         if plan[Plan.KIND] == Kind.UNSIGNED:
             for i in range(size):
                 out[i] = _unsigned_code(x[i], scale, shift, top)
+        elif plan[Plan.SCALE] == Scale.E8M0 and plan[Plan.KIND] == Kind.FLOAT:
+            if scale > np.float32(0.0):  # then all x are finite, and so are the products
+                for i in range(size):
+                    out[i] = _finite_code(np.float32(x[i] * scale), form)
+            else:
+                out[:size] = 0
         elif plan[Plan.SCALE] == Scale.E8M0:
             for i in range(size):
                 out[i] = _code(np.float32(x[i] * scale), scale, form)
