@@ -9,7 +9,7 @@ from mxviz.attention import query_layers
 from mxviz.capture import Capture
 from mxviz.figures import Figure, alt_text
 from mxviz.figures.labels import visible
-from mxviz.views import place, style
+from mxviz.views import permalink, place, style
 
 ABOUT = (
     "Every bar is the share of its attention that one query of one head gives to one token, three times: "
@@ -20,7 +20,7 @@ ABOUT = (
 )
 
 
-@st.fragment
+@permalink.fragment
 def section(capture: Capture, run: str, width: int) -> None:
     """Choose a layer, a query head and a query; draw its attention, and the output error of all heads.
 

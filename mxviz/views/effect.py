@@ -9,7 +9,7 @@ from mxviz._pictures_effect import divergence_picture, effect_sentence, effect_v
 from mxviz.capture import Capture
 from mxviz.figures import alt_text
 from mxviz.page import capture_lanes_html, literal, prompt_html
-from mxviz.views import attention, gallery, sensitivity, style, viewport
+from mxviz.views import attention, gallery, permalink, sensitivity, style, viewport
 
 
 def page() -> None:
@@ -30,7 +30,7 @@ def page() -> None:
     _SECTIONS[view](capture, run, width)
 
 
-@st.fragment
+@permalink.fragment
 def words(capture: Capture, run: str, width: int) -> None:
     """Show the text coloured by KL, KL at every token, and the three texts.
 

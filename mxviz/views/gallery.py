@@ -50,15 +50,14 @@ def chosen() -> tuple[str, Capture | None]:
     if not names:
         return "", None
     _settle(names)
-    name = st.segmented_control(
+    name = st.session_state["run-choice"] = st.session_state.setdefault("run", names[0])
+    st.segmented_control(
         "Looking at",
         names,
-        key="run",
+        key="run-choice",
         format_func=label,
         required=True,
-        default=None if "run" in st.session_state else names[0],
-        persist_state="session",
-        bind="query-params",
+        on_change=lambda: st.session_state.update(run=st.session_state["run-choice"]),
     )
     capture = _capture(name)
     st.html(f'<p class="mx-key"><span>{literal(described(name, capture))}</span></p>')
@@ -90,6 +89,11 @@ def keep(label: str, capture: Capture, name: str | None = None) -> str:
         del own[next(iter(own))]
     st.session_state["look-at"] = name
     return name
+
+
+def recorded_names() -> list[str]:
+    """Return the names of the recorded runs that are here."""
+    return [name for name in _names() if name in RUNS]
 
 
 def recorded(name: str) -> Capture | None:

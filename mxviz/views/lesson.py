@@ -6,7 +6,7 @@ import streamlit as st
 
 from mxviz._pictures_lesson_words import FACTS
 from mxviz.capture import Capture
-from mxviz.views import gallery, jobs, lesson_check, lesson_steps, style, viewport
+from mxviz.views import gallery, jobs, lesson_check, lesson_steps, permalink, style, viewport
 
 WILD, MILD = "qwen-code", "smollm2-chat"
 """The recorded runs that the lesson looks at: one with an outlier channel, and a milder one."""
@@ -41,7 +41,7 @@ def page() -> None:
     jobs.start_warming()
 
 
-@st.fragment
+@permalink.fragment
 def _lesson(wild: Capture, mild: Capture, width: int) -> None:
     """Draw the step one is at, and the way to the others."""
     step = _at()

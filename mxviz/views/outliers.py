@@ -8,7 +8,7 @@ from mxviz._outliers_list import KINDS
 from mxviz._pictures_outliers import channel_picture, surface_picture, token_picture
 from mxviz.capture import PARTS, Capture
 from mxviz.figures import Figure, alt_text
-from mxviz.views import gallery, outlier_advice, outlier_list, pages, style, viewport
+from mxviz.views import gallery, outlier_advice, outlier_list, pages, permalink, style, viewport
 from mxviz.views import place as places
 
 
@@ -28,7 +28,7 @@ def page() -> None:
         st.info("No recorded run is here. Fill a cache on the first page; its outliers appear here.")
 
 
-@st.fragment
+@permalink.fragment
 def explore(capture: Capture, run: str, width: int) -> None:
     """List the outliers of a run, draw the head of the one that is chosen, and say what exempts them.
 

@@ -7,7 +7,7 @@ from importlib import import_module
 
 import streamlit as st
 
-from mxviz.views import jobs
+from mxviz.views import jobs, permalink, permalink_bar
 
 PAGES = {
     "microscope": "Microscope",
@@ -43,7 +43,10 @@ def link(name: str, label: str) -> None:
 def _opener(name: str) -> Callable[[], None]:
     def page() -> None:
         jobs.warming()
+        permalink.opened(name)
+        permalink_bar.show(name)
         import_module(f"mxviz.views.{name}").page()
+        permalink.write()
         jobs.start_warming()
 
     return page

@@ -128,10 +128,10 @@ def _folded(asked: str) -> tuple[Known, int | None, int]:
         key=f"plan-weights-{found.hub_id}",
         placeholder="not known: type them in",
         help="A quantized model takes less than its 16 bits a parameter.",
-        **_KEPT,
+        **_LINKED,
     )
     kept = right.number_input(
-        "Kept free for everything else, GiB", 0.0, 1000.0, 0.0, 0.5, key="plan-kept", **_KEPT
+        "Kept free for everything else, GiB", 0.0, 1000.0, 0.0, 0.5, key="plan-kept", **_LINKED
     )
     known = found.weights is not None and weights is not None and abs(weights * GIB - found.weights) < 2**20
     return found, found.weights if known else None if weights is None else int(weights * GIB), int(kept * GIB)

@@ -8,7 +8,7 @@ from mxviz import _pictures_race as pictures
 from mxviz import ops
 from mxviz._pictures_race_table import Effects, rows
 from mxviz.capture import PARTS, Capture
-from mxviz.views import gallery, race_effect, race_lists, style, viewport
+from mxviz.views import gallery, permalink, race_effect, race_lists, style, viewport
 
 _MEASURES = {"sqnr": "SQNR", "flushed": "flushed to zero", "kl": "KL of the next word"}
 
@@ -33,7 +33,7 @@ def page() -> None:
     explore(capture, run, effects, width)
 
 
-@st.fragment
+@permalink.fragment
 def explore(capture: Capture, run: str, effects: Effects, width: int) -> None:
     """Draw all schemes by one measure, list them, and draw a few layer by layer.
 

@@ -12,7 +12,7 @@ from mxviz.export import File
 from mxviz.figures import FIGURES, alt_text
 from mxviz.page import literal
 from mxviz.pictures import Sheet, figure_file
-from mxviz.views import gallery, studio_controls, studio_files
+from mxviz.views import gallery, permalink, studio_controls, studio_files
 
 
 def page() -> None:
@@ -29,7 +29,7 @@ def page() -> None:
     explore(capture, run)
 
 
-@st.fragment
+@permalink.fragment
 def explore(capture: Capture, run: str) -> None:
     """Choose a figure and a sheet, show what the file will look like, and make it.
 
