@@ -219,7 +219,7 @@ def _measures(page: Page) -> Iterator[Callable[[Page], None]]:
 
 def _switched(page: Page) -> Iterator[Callable[[Page], None]]:
     """Turn the blocks of another layer's keys each time."""
-    layers, turns = (_slider("Layer")(page), _options("Key blocks along", ["token", "channel"])(page))
+    layers, turns = (_slider("Layer")(page), _options("Key blocks along", ["tokens", "channels"])(page))
     while True:
         next(layers)(page)
         page.wait_for_timeout(600)

@@ -114,7 +114,7 @@ def _heading_height(frame: Frame, panel: Panel) -> float:
 
 def _titles(frame: Frame, titles: list[str], notes: list[str], under_title: float) -> None:
     sizes = frame.sizes
-    frame.fig.update_layout(
+    frame.lay(
         title={
             "text": "<br>".join(map(escape, titles)),
             "font": {"size": sizes.title, "color": frame.theme.ink, "weight": 700},
@@ -222,7 +222,7 @@ def _token_labels(frame: Frame, ticks: TokenTicks, i: int) -> None:
 
 def _legend(frame: Frame) -> None:
     """Put the legend at the foot: beside the axis's name, or below it on a phone."""
-    frame.fig.update_layout(
+    frame.lay(
         showlegend=True,
         legend={
             "orientation": "v" if frame.compact else "h",

@@ -156,7 +156,7 @@ def _axes(
     shown = {float(np.log10(value)): text for value, text in ticks.items()}
     room = 0.6 + 0.35 * frame.compact  # above the first bar
     room += marked * (1.3 if frame.compact else 0.8)  # for the names of lines
-    frame.fig.update_layout(
+    frame.lay(
         xaxis={
             **{"range": list(span), "fixedrange": True, "zeroline": False, "gridcolor": frame.theme.grid},
             **{"tickvals": list(shown), "ticktext": list(shown.values())},

@@ -119,7 +119,7 @@ def _axes(frame: Frame, low: float, high: float, count: int) -> None:
     size, muted = frame.sizes.tick, frame.theme.muted
     ticks = log_ticks(low, high)
     title = {"font": {"size": size, "color": muted}, "standoff": 6}
-    frame.fig.update_layout(
+    frame.lay(
         xaxis={
             **{"range": [-0.6, count - 0.4], "fixedrange": True, "showgrid": False, "zeroline": False},
             **{"tickfont": {"size": size, "color": muted}, "title": title | {"text": "value of the block"}},

@@ -107,7 +107,7 @@ def _axes(frame: Frame, right: float, top: float, x_name: str, y_name: str) -> N
         **{"tickfont": {"size": size, "color": muted}, "nticks": 6},
     }
     title = {"font": {"size": size, "color": muted}, "standoff": 6}
-    frame.fig.update_layout(
+    frame.lay(
         xaxis=common | {"range": [0, 1.01 * right], "title": title | {"text": escape(x_name)}},
         yaxis=common | {"range": [0, top], "title": title | {"text": escape(y_name)}, "tickformat": ",~g"},
     )

@@ -129,7 +129,7 @@ def frame_of(
         **{"tickvals": [10**place for place in ticks], "ticktext": list(ticks.values())},
         **{"showgrid": True, "gridcolor": theme.grid, "tickcolor": theme.grid},
     )
-    frame.fig.update_layout(hovermode="x")
+    frame.lay(hovermode="x")
     if not compact:
         _legend(frame)
     for value, text in named:
@@ -158,7 +158,7 @@ def _references(reference: float | None, compact: bool) -> list[tuple[float, str
 
 def _legend(frame: Frame) -> None:
     """Put the legend above the panel, at its right end; on a phone the foot has room for it."""
-    frame.fig.update_layout(
+    frame.lay(
         showlegend=True,
         legend={
             **{"orientation": "h", "itemclick": False, "itemdoubleclick": False},

@@ -105,4 +105,4 @@ def draw_targets(frame: Frame, i: int, blocks: Blocks, scales: Array, shape: tup
             **frame.axes(i),
         )
     )
-    frame.fig.update_layout(clickmode="event+select", barmode="overlay")
+    frame.lay(clickmode="event+select", barmode="overlay")

@@ -100,7 +100,7 @@ def _pale(frame: Frame, cut: Cut) -> str:
 def _axes(frame: Frame, names: Sequence[str]) -> None:
     size, muted = frame.sizes.tick, frame.theme.muted
     shares = (0, 0.25, 0.5, 0.75, 1)
-    frame.fig.update_layout(
+    frame.lay(
         xaxis={
             **{"range": [0, 1.09], "fixedrange": True, "zeroline": False, "gridcolor": frame.theme.grid},
             **{"tickvals": shares, "ticktext": [percent(s) for s in shares]},

@@ -166,7 +166,7 @@ def loss_axis(frame: Frame, cells: Sequence[Any], i: int = 0) -> None:
     over = any(np.nanmax(drawn.z, initial=0) > 1 for drawn in cells)
     between = (0.5,) if frame.compact else (0.25, 0.5, 0.75)
     ticks = {0: "0 %"} | {t: percent(t) for t in between} | {1: "≥ 100 %" if over else "100 %"}
-    frame.fig.update_layout(
+    frame.lay(
         coloraxis={
             **{"cmin": 0, "cmax": 1, "colorscale": colorscale(frame.theme.loss)},
             "colorbar": colour_bar(frame, i, ticks, "relative error"),

@@ -145,7 +145,7 @@ def ruler_rows(
                 name=f"ruler {'name' if side == 'left' else 'said'}",
             )
     ends = {-1: "−longest", -0.5: "−½", 0: "0", 0.5: "½", 1: "longest"}
-    frame.fig.update_layout(
+    frame.lay(
         xaxis={
             **{"range": [-1.04, 1.04], "fixedrange": True, "zeroline": False, "showgrid": True},
             **{"gridcolor": frame.theme.grid, "tickvals": list(ends), "ticktext": list(ends.values())},

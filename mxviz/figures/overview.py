@@ -74,7 +74,7 @@ def overview_map(
     kind = MEASURES[measure].kind
     z = {part: _on_axis(table, kind) for part, table in numbers.items()}
     low, high, bar, colours = _colours(frame, list(z.values()), kind, span)
-    frame.fig.update_layout(
+    frame.lay(
         coloraxis={
             **{"cmin": low, "cmax": high, "colorscale": colours},
             "colorbar": colour_bar(frame, 0, bar, MEASURES[measure].bar),
@@ -201,8 +201,10 @@ def _ring(frame: Frame, parts: list[str], layers: Sequence[int], opened: tuple[s
 def _rename_axes(frame: Frame) -> None:
     """Columns are layers here and rows are heads."""
     name_axis(frame, "layer")
-    frame.fig.update_yaxes(title_text="KV head", fixedrange=True)
-    frame.fig.update_xaxes(fixedrange=True)
+    for i in range(len(frame.panels)):
+        x, y = (f"{letter}axis{i + 1 if i else ''}" for letter in "xy")
+        frame.fig.layout[y].title.text = "KV head"
+        frame.lay(**{x: {"fixedrange": True}, y: {"fixedrange": True}})
 
 
 def _alt(numbers: Mapping[str, Table], layers: Sequence[int], measure: str) -> str:

@@ -114,7 +114,7 @@ def _context_ticks(last: float, most: int) -> list[int]:
 
 
 def _legend(frame: Frame) -> None:
-    frame.fig.update_layout(
+    frame.lay(
         showlegend=True,
         legend={
             **{"orientation": "v" if frame.compact else "h", "itemclick": False, "itemdoubleclick": False},

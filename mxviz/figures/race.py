@@ -187,7 +187,7 @@ def _axes(frame: Frame, measure: Measure, entries: Sequence[Entry]) -> Span:
 
 
 def _legend(frame: Frame, way: str) -> None:
-    frame.fig.update_layout(
+    frame.lay(
         showlegend=True,
         legend={
             **{"orientation": way, "itemclick": False, "itemdoubleclick": False},

@@ -146,7 +146,7 @@ def _lifts(values: NDArray[np.float32], step: float) -> NDArray[np.float64]:
 
 def _axes(frame: Frame, low: float, high: float, near: bool) -> None:
     theme, size = frame.theme, frame.sizes.tick
-    frame.fig.update_layout(
+    frame.lay(
         hoverdistance=16,
         xaxis={
             **{"range": [low, high], "zeroline": True, "zerolinecolor": theme.muted, "zerolinewidth": 1},
@@ -195,7 +195,7 @@ def _legend(frame: Frame, entries: dict[str, str]) -> None:
     for i, (name, symbol) in enumerate(entries.items()):
         marker = {"symbol": symbol, "color": frame.theme.ink if i else frame.theme.exact, "size": 10}
         frame.fig.add_trace(go.Scatter(x=[None], y=[None], mode="markers", name=name, marker=marker))
-    frame.fig.update_layout(
+    frame.lay(
         showlegend=True,
         legend={
             **{"orientation": "h", "itemclick": False, "itemdoubleclick": False},

@@ -179,8 +179,9 @@ def draw_scales(frame: Frame, cells: Grid, stored: NDArray[Any] | None, i: int =
     )
     for (name, mask), colour in zip(odd.items(), (theme.zero, theme.missing, theme.exact), strict=True):
         overlay(frame, i, mask, cells, colour, name)
-    here = {"type": "heatmap", "xaxis": frame.axes(i)["xaxis"]}
-    frame.fig.update_traces(xgap=_gap(across), ygap=_gap(down), selector=here)
+    for trace in frame.fig.data:
+        if trace.type == "heatmap" and trace.xaxis == frame.axes(i)["xaxis"]:
+            trace.xgap, trace.ygap = _gap(across), _gap(down)
 
 
 def odd_scales(z: Array) -> dict[str, NDArray[np.bool_]]:
