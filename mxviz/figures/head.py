@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike
 
 from mxviz.figures._cells import (
     MAX_CELLS,
-    MAX_HOVER_VALUES,
     MAX_ROWS,
     Array,
     checked,
@@ -32,6 +31,9 @@ from mxviz.figures.scales import (
 )
 from mxviz.figures.theme import is_compact, theme_named
 
+MAX_PAIRS = 1 << 14
+"""Cells of an error map up to which each tells its value and what that is stored as: 256 tokens of 64
+channels. Where there are more, they are thinner than four pixels, and the pairs were half of what is sent."""
 _OFF = 2.5
 """Pixels that the frame of the open block stands off it."""
 
@@ -115,11 +117,12 @@ def head_maps(
     _magnitude(frame, values, drawn[0], symbol)
     cells = lay_out(scales, shape[0], blocks.axis, blocks.block, shape[1], blocks.first, room(width), window)
     stored = None if blocks.stored is None else np.asarray(blocks.stored).T
-    draw_scales(frame, cells, stored if stored is not None and stored.shape == cells.z.shape else None, 1)
-    exact = pairs(values, (micro.decoded, single.decoded), values)
+    fits = stored is not None and stored.shape == cells.z.shape
+    draw_scales(frame, cells, stored if fits else None, 1, told=not targets)
+    light = not drawn[1].reduced and drawn[1].z.size <= MAX_PAIRS
+    exact = pairs(values, (micro.decoded, single.decoded), values) if light else [None, None]
     for i, (cells, lane) in enumerate(zip(drawn[1:], LANES, strict=True)):
-        light = not cells.reduced and 4 * cells.z.size <= MAX_HOVER_VALUES
-        frame.fig.add_trace(losses(frame, 2 + i, cells, exact[i] if light else None, lane))
+        frame.fig.add_trace(losses(frame, 2 + i, cells, exact[i], lane))
         overlay(frame, 2 + i, np.isnan(cells.z), cells, colours.missing, "NaN")
     mark_edges(frame, blocks.axis, blocks.block, blocks.first, shape, 2)
     loss_axis(frame, drawn[1:], 2)

@@ -151,8 +151,13 @@ def scale_ticks(cells: Grid, compact: bool, marked: Sequence[int], colour: str) 
     return {(a + b) / 2: span(a, b) for a, b in pairs}
 
 
-def draw_scales(frame: Frame, cells: Grid, stored: NDArray[Any] | None, i: int = 0) -> None:
-    """Draw the scales into panel i, with the block edges as gaps and a colour bar."""
+def draw_scales(
+    frame: Frame, cells: Grid, stored: NDArray[Any] | None, i: int = 0, *, told: bool = True
+) -> None:
+    """Draw the scales into panel i, with the block edges as gaps and a colour bar.
+
+    Each cell tells its place and its byte where it is hovered over, unless something above it does (`told`).
+    """
     z, theme = cells.z, frame.theme
     odd = odd_scales(z)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -173,7 +178,7 @@ def draw_scales(frame: Frame, cells: Grid, stored: NDArray[Any] | None, i: int =
             xgap=_gap(across),
             ygap=_gap(down),
             name="shared scale",
-            **_hover(cells, stored),
+            **_hover(cells, stored if told else None, told),
             **frame.axes(i),
         )
     )
@@ -223,9 +228,9 @@ def power(exponent: int) -> str:
     return f"2<sup>{exponent}</sup>".replace("-", "−")
 
 
-def _hover(cells: Grid, stored: NDArray[Any] | None) -> dict[str, Any]:
+def _hover(cells: Grid, stored: NDArray[Any] | None, told: bool) -> dict[str, Any]:
     head = "<b>%{x}</b><br>"
-    if cells.z.size > MAX_HOVER_TEXTS or cells.reduced:
+    if cells.z.size > MAX_HOVER_TEXTS or cells.reduced or not told:
         return {"hovertemplate": head + "scale 2^%{z:.4g}<extra></extra>"}
     whole = are_powers(cells.z[~without_scale(cells.z)])
     names = [span(a, b) for a, b in zip(cells.y[:-1], cells.y[1:], strict=True)]
