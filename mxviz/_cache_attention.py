@@ -34,9 +34,9 @@ NAME = "mxviz"
 # fmt: off
 FAMILIES = frozenset((
     "arcee", "cohere", "cohere2", "ernie4_5", "exaone4", "gemma", "gemma2", "gemma3_text", "glm", "glm4",
-    "gpt_oss", "granite", "helium", "llama", "ministral", "mistral", "mixtral", "nemotron", "olmo",
-    "olmo2", "olmo3", "olmoe", "phi", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "seed_oss",
-    "smollm3", "starcoder2",
+    "gpt2", "gpt_neox", "gpt_oss", "granite", "helium", "llama", "ministral", "mistral", "mixtral",
+    "nemotron", "olmo", "olmo2", "olmo3", "olmoe", "phi", "phi3", "qwen2", "qwen2_moe", "qwen3",
+    "qwen3_moe", "qwen3_next", "seed_oss", "smollm3", "starcoder2",
 ))
 # fmt: on
 """`model_type` of the families that hand what `update` returns to the attention function untouched."""

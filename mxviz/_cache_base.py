@@ -38,8 +38,8 @@ class RecipeCache(Cache):
                 f"skip={','.join(map(str, self.recipe.skip))} names a layer this model does not have; "
                 f"expected layers from 0 to {len(stock) - 1}"
             )
-        if self.recipe.rotate:
-            split(_head_dim(config))
+        for width in _widths(config) if self.recipe.rotate else ():
+            split(width)
         self.not_quantized: dict[int, str] = {}
         layers = [self._layer(i, layer, make_layer) for i, layer in enumerate(stock)]
         if not self.recipe.is_none and len(self.not_quantized) == len(layers):
@@ -107,7 +107,19 @@ class RecipeCache(Cache):
         self._real = None if bool(real.all()) else real.clone()
 
     def get_mask_sizes(self, *args, **kwargs) -> tuple[int, int]:
-        """Return how many tokens the next update of a layer returns, and the position of the first."""
+        """Return how many tokens the next update of a layer returns, and the position of the first.
+
+        transformers asks this as a pass begins.
+
+        Raises:
+            ValueError: where a pass before was broken off between two layers.
+        """
+        held = [layer.key.seen for layer in self.layers if isinstance(layer, MXLayer)]
+        if held and held[-1] != held[0]:
+            raise ValueError(
+                f"the first layer holds {held[0]} tokens and the last {held[-1]}: a pass was broken off "
+                f"between them; call crop({held[-1]}), or reset() where that is refused, and run it again"
+            )
         self._packed_from = None
         asked(self)
         return super().get_mask_sizes(*args, **kwargs)
@@ -171,6 +183,9 @@ def _stock_layers(config) -> list:
     return layers
 
 
-def _head_dim(config) -> int:
+def _widths(config) -> tuple[int, ...]:
+    """Return how wide the keys and the values are that a layer of this model caches."""
     text = config.get_text_config(decoder=True)
-    return getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    if getattr(text, "kv_lora_rank", None):  # multi-head latent attention: the latent and the RoPE part
+        return text.kv_lora_rank, text.qk_rope_head_dim
+    return (getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads,)

@@ -163,6 +163,22 @@ class MXLayer(CacheLayerMixin):
         becomes the open block again with the values its bytes stood for.
 
         Raises:
+            ValueError: as `check_crop` does.
+        """
+        n = self.check_crop(tokens_to_remove)
+        for store in self.stores:
+            store.crop(n)
+            if store.seen:
+                store.settle(real)
+                if self.sliding_window:
+                    store.trim(self.sliding_window - 1)
+        for rows in self.recording:
+            rows.drop_back(min(n, len(rows)))
+
+    def check_crop(self, tokens_to_remove: int) -> int:
+        """Return how many tokens a crop would remove.
+
+        Raises:
             ValueError: where a sliding window has left the tokens behind that would be needed.
         """
         seen = self.key.seen
@@ -172,14 +188,7 @@ class MXLayer(CacheLayerMixin):
                 f"cannot remove {n} of {seen} tokens: this layer's window of {self.sliding_window} has left "
                 "behind what it would need then; call activate_past_recording() before those tokens come in"
             )
-        for store in self.stores:
-            store.crop(n)
-            if store.seen:
-                store.settle(real)
-                if self.sliding_window:
-                    store.trim(self.sliding_window - 1)
-        for rows in self.recording:
-            rows.drop_back(min(n, len(rows)))
+        return n
 
     def select(self, index: Tensor) -> None:
         """Keep these sequences of the batch, in this order, possibly repeated."""

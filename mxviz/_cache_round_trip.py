@@ -8,6 +8,7 @@ from transformers.cache_utils import CacheLayerMixin
 
 from mxviz import ops
 from mxviz._cache_layers import PARTS
+from mxviz._cache_scales import fill_pads, tokens_packed_at_once
 from mxviz._hadamard import rotate, unrotate
 from mxviz.formats import Recipe, Scheme
 
@@ -46,6 +47,8 @@ class RoundTripLayer(CacheLayerMixin):
         if pads is not None:
             rest = rest.masked_fill(pads[:, :, sink:], 0)
         rest = rotate(rest) if self.recipe.rotate else rest
+        if pads is not None and tokens_packed_at_once(scheme) > 1:
+            rest = fill_pads(rest, pads[:, :, sink:], scheme.block)
         back = ops.dequantize(
             ops.quantize(rest, scheme, backend=self.backend),
             torch.float32 if self.recipe.rotate else x.dtype,

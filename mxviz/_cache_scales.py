@@ -35,8 +35,10 @@ def fixed_scales(x: Tensor, scheme: Scheme) -> Tensor | None:
 
 def fill_pads(x: Tensor, pads: Tensor, block: int) -> Tensor:
     """Give padding in a block along tokens a value of the block's own, so that it moves neither amax nor the
-    range of a zero point; a block of nothing but padding stays zero.
+    range of a zero point; a block of nothing but padding stays zero. The last block may be short.
     """
-    low = x.masked_fill(pads, torch.inf).unflatten(-2, (-1, block)).amin(-2)
+    short = (0, 0, 0, -x.shape[-2] % block)
+    low = torch.nn.functional.pad(x.masked_fill(pads, torch.inf), short, value=torch.inf)
+    low = low.unflatten(-2, (-1, block)).amin(-2)
     low = torch.where(low == torch.inf, 0.0, low).to(x.dtype)
-    return torch.where(pads, low.repeat_interleave(block, dim=-2), x)
+    return torch.where(pads, low.repeat_interleave(block, dim=-2)[..., : x.shape[-2], :], x)

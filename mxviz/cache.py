@@ -147,8 +147,20 @@ class MXCache(RecipeCache):
                 layer.activate_past_recording()
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Remove the newest tokens: -n removes n, a positive number is the length that stays."""
+        """Remove the newest tokens: -n removes n, a positive number is the length that stays.
+
+        Raises:
+            ValueError: where a layer cannot go back; then none of them has.
+        """
         self._packed_from = None
+        for index, layer in enumerate(self.layers):
+            if isinstance(layer, MXLayer):
+                layer.check_crop(tokens_to_remove)
+            elif tokens_to_remove and not getattr(layer, "is_croppable", True):
+                raise ValueError(
+                    f"cannot remove tokens: the state of layer {index}, a {type(layer).__name__} of "
+                    "transformers, does not go back; keep a copy.deepcopy of the cache to return to"
+                )
         for layer in self.layers:
             if isinstance(layer, MXLayer):
                 layer.crop(tokens_to_remove, self._real)
