@@ -16,9 +16,9 @@ from mxviz.backends import _numba_host as host
 from mxviz.backends._cpu_held import described
 from mxviz.backends._cpu_plan import WIDTHS, address, buffer, kernels
 
-SPLITS = ((1024, 128), (1 << 62, 512))
-"""Up to so many tokens, tokens of a split: small while there are few to share out. They depend on nothing
-else, so that the sums are taken in the same order on any number of threads."""
+FEW, SPLIT_OF_FEW, SPLIT = 1024, 128, 512
+"""Up to so many tokens small splits serve, there being few to share out; tokens of a split. They depend on
+nothing else, so that the sums are taken in the same order on any number of threads."""
 
 
 def attend(
@@ -76,19 +76,22 @@ class _Run:
         batch, query_heads, queries, self.width = self.shape = shape
         self.rows = batch * query_heads * queries
         self.tiles = batch * heads * -(-query_heads // heads * queries // kernels().attend.ROWS)
-        self.job = np.zeros(len(kernels().job.Job), np.int64)
+        modules = kernels().job
+        self.job = np.zeros(len(modules.Job), np.int64)
+        self.at, self.kernel, self.team = self.job.ctypes.data, modules.attend_job, modules.attend_team
 
     def __call__(self, query: Tensor, tokens: int) -> Tensor:
         """Attend to so many tokens."""
-        job, modules = self.job, kernels().job
-        split = next(size for most, size in SPLITS if tokens <= most)
+        job, split = self.job, SPLIT if tokens > FEW else SPLIT_OF_FEW
         splits = -(-tokens // split)
         units, sums = self.tiles * splits, self.rows * splits * self.width
-        acc_at, out = _scratch(sums + self.rows * splits * 2), buffer(self.shape)
+        acc_at, out = (
+            _scratch(sums + self.rows * splits * 2),
+            query.new_empty(self.shape, dtype=torch.float32),
+        )
         job[:4] = 0, 0, units, query.data_ptr()
         job[24], job[26], job[27], job[29] = split, acc_at, acc_at + 4 * sums, out.data_ptr()
-        cost = self.rows * tokens * self.width
-        host.together(modules.attend_job, modules.attend_team, job.ctypes.data, units, cost)
+        host.together(self.kernel, self.team, self.at, units, self.rows * tokens * self.width)
         return out
 
 
