@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -50,8 +51,10 @@ def interruptible(model: Any, should_stop: Callable[[], bool]) -> Iterator[None]
         Stopped: out of the pass; what the cache holds then is of no use.
     """
 
+    mine = threading.get_ident()
+
     def ask(*_: Any) -> None:
-        if should_stop():
+        if threading.get_ident() == mine and should_stop():  # between two passes others may use the model
             raise Stopped
 
     handles = [m.register_forward_pre_hook(ask) for m in model.modules() if hasattr(m, "layer_idx")]

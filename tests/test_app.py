@@ -15,7 +15,7 @@ from streamlit.testing.v1 import AppTest
 
 from mxviz._paths import APP
 from mxviz.engine import Conversation, Progress, Settings
-from mxviz.views import ask, gallery, jobs, numbers, tabs, talk
+from mxviz.views import ask, engines, gallery, jobs, numbers
 
 
 def _page() -> None:
@@ -240,29 +240,6 @@ def test_a_finished_conversation_is_shown_without_its_caches():
     assert not at.chat_input and list(at.dataframe[0].value["turn"]) == [1, 2]
 
 
-def test_a_closed_tab_frees_the_caches_of_its_conversation(monkeypatch):
-    here = {"tab": True}
-    instance = SimpleNamespace(is_active_session=lambda session: here[session])
-    monkeypatch.setattr(tabs, "runtime", SimpleNamespace(exists=lambda: True, get_instance=lambda: instance))
-    monkeypatch.setattr(talk, "GONE_S", 0.05)
-    loaded = tiny_text.loaded()
-    conversation = Conversation(loaded, Settings("hello", max_new_tokens=2, effect=False))
-    conversation.ask("hello")
-    thread = talk._free_with_the_tab(conversation, "tab", every_s=0.01)
-    time.sleep(0.2)
-    assert conversation.is_open
-    here["tab"] = False
-    thread.join(10)
-    assert not thread.is_alive() and not conversation.is_open
-
-    given_up = Conversation(loaded, conversation.settings)
-    thread = talk._free_with_the_tab(given_up, "tab", every_s=0.01)
-    here["tab"] = True
-    del given_up
-    thread.join(10)
-    assert not thread.is_alive()
-
-
 @pytest.mark.model
 def test_generate_with_the_built_in_model():
     at = finished(press(opened(length=4), "Generate"))
@@ -280,10 +257,10 @@ def test_a_model_is_loaded_once_for_everybody(monkeypatch):
     def slow_load(name):
         calls.append(name)
         time.sleep(0.3)
-        return object()
+        return tiny_text.loaded()
 
     monkeypatch.setattr("mxviz.models.load", slow_load)
-    jobs.loaded.clear()
+    engines.clear()
     try:
         found: list[object] = []
         threads = [threading.Thread(target=lambda: found.append(jobs.loaded("one"))) for _ in range(20)]
@@ -292,11 +269,9 @@ def test_a_model_is_loaded_once_for_everybody(monkeypatch):
         for thread in threads:
             thread.join()
         assert calls == ["one"] and len(set(map(id, found))) == 1
-        jobs.loaded("two")
-        jobs.loaded("one")  # "two" took the only place, so that one model's memory is held
-        assert calls == ["one", "two", "one"]
+        assert jobs.loaded("two") is not found[0] and calls == ["one", "two"]
     finally:
-        jobs.loaded.clear()
+        engines.clear()
 
 
 @pytest.mark.parametrize(

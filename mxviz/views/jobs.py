@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import streamlit as st
@@ -13,27 +15,17 @@ from streamlit.runtime.scriptrunner import add_script_run_ctx, get_script_run_ct
 
 from mxviz import ops
 from mxviz.capture import Capture
+from mxviz.views import engines, limits, memory
+from mxviz.views.engines import IMPORTS, loaded
+from mxviz.views.keeper import KEEPER
 from mxviz.views.tabs import Stoppable
 
 if TYPE_CHECKING:  # their libraries take seconds to import, and a first page needs neither
     from mxviz.engine import Conversation, Progress, Settings
     from mxviz.models import Loaded
 
-IMPORTS = threading.RLock()
-"""Held by whoever imports the engine or the models: transformers makes its names when they are first asked
-for, and fails where two threads do that at once."""
-
 BUILT_IN = "smollm2"
 """The catalogue's name of the built-in model."""
-
-
-@st.cache_resource(max_entries=1, show_spinner=False)
-def loaded(name: str) -> Loaded:
-    """Load a model once for everybody; another model takes its place."""
-    with IMPORTS:
-        from mxviz.models import load
-
-    return load(name)
 
 
 class Warming(threading.Thread):
@@ -80,8 +72,7 @@ def start_warming() -> None:
 class Job(Stoppable):
     """One run: its thread, what it has said so far, and how to stop it.
 
-    `note` is what it waits for while there is no progress yet; `started` a time of `time.monotonic`;
-    `conversation` what it goes on from, and then what a next one can go on from.
+    `conversation` is what it goes on from, and then what a next one can go on from.
     """
 
     model: str
@@ -89,49 +80,86 @@ class Job(Stoppable):
     conversation: Conversation | None = None
     progress: Progress | None = None
     capture: Capture | None = None
-    error: str | None = None
     done: bool = False
-    note: str | None = None
+    loading: str | None = None
+    _aside: Callable[[], AbstractContextManager] = nullcontext
 
     def run(self) -> None:
         """Load the model, run the lanes and keep the capture or the one line that says what is wrong."""
+        listed = self.model if self.model in limits.offered() else "another"
         try:
-            model = self._model()
-            if model is not None:
-                with IMPORTS:
-                    from mxviz.engine import Conversation
-
-                self.conversation = self.conversation or Conversation(model, self.settings)
-                listening = {"on_progress": self._take, "should_stop": self.should_stop}
-                self.capture = self.conversation.ask(self.settings.prompt, **listening)
-        except ValueError as error:
-            self.error = " ".join(str(error).split())
-        except MemoryError:
-            self.error = "out of memory; use a shorter prompt, fewer tokens or a smaller model"
-        except Exception:  # a page shows one calm line; the log has the rest
-            logging.getLogger(__name__).exception("a run failed")
-            self.error = "the run failed for a reason of its own; the server's log says which"
+            self.carry_out("run", self._work, model=listed, new_tokens=self.settings.max_new_tokens)
         finally:
             self.done = True
+
+    @property
+    def note(self) -> str | None:
+        """What it waits for while there is no progress yet."""
+        return self.waits() if self.visitor is not None and not self.visitor.seated else self.loading
+
+    def _work(self) -> None:
+        model = self._model()
+        if model is None:
+            return
+        with IMPORTS:
+            from mxviz._engine_pause import set_aside
+            from mxviz.engine import Conversation
+            from mxviz.models import encode
+
+        self._aside = partial(set_aside, model.model)
+        self.conversation = self.conversation or Conversation(model, self.settings)
+        KEEPER.keep(self.conversation, self.session, self.model)
+        self._check_size(model, encode)
+        self.loading = "waiting for its first turn"
+        listening = {"on_progress": self._take, "should_stop": self.should_stop}
+        self.capture = self.conversation.ask(self.settings.prompt, **listening)
+        engines.touch(self.model)
+
+    def _check_size(self, model: Loaded, encode: Callable) -> None:
+        turns = self.conversation.turns
+        before = turns[-1].tokens_held.get("exact", 0) if turns else 0
+        try:
+            new = len(encode(model, self.settings.prompt, self.settings.raw).ids)
+        except ValueError:
+            return  # the engine refuses it, in words that fit the turn
+        tokens = before + new + self.settings.max_new_tokens
+        limits.check_held(tokens)
+        memory.check_room(
+            memory.of_run(model.model, tokens),
+            f"a run over {tokens:,} tokens",
+            "use a shorter prompt or fewer new tokens, or wait until others are done",
+        )
 
     def _model(self) -> Loaded | None:
         """The model, None where Stop was pressed before it was there."""
         there = warming().model_is_there
         if self.model == BUILT_IN and warming().is_alive() and not there.is_set():
-            self.note = "converting the built-in model, once ever: about half a minute"
+            self.loading = "converting the built-in model, once ever: about half a minute"
             while not there.wait(0.2):
                 if self.should_stop():
                     return None
-        self.note = f"loading {self.model}"
+        self.loading = f"loading {self.model}"
         return loaded(self.model)
 
     def _take(self, progress: Progress) -> None:
+        if progress.stage == "waiting":
+            self.loading = self.waits() or "waiting for its first turn"
+            return
         self.progress = progress
+        self.breathe(self._aside)
 
 
 def start(model: str, settings: Settings, conversation: Conversation | None = None) -> Job:
-    """Start a run for this session, or the next turn of one."""
+    """Start a run for this session, or the next turn of one; what it may not ask for is its error."""
     job = Job(model, settings, conversation, session=get_script_run_ctx().session_id)
+    try:
+        limits.check_model(model)
+        limits.check_settings(settings)
+        limits.RATE.check(job.session)
+    except ValueError as error:
+        job.error, job.done = str(error), True
+        return job
+    KEEPER.start()
     thread = threading.Thread(target=job.run, daemon=True, name="mxviz-run")
     add_script_run_ctx(thread, get_script_run_ctx())
     thread.start()

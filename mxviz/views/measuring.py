@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -12,6 +11,8 @@ from typing import Any
 import streamlit as st
 from streamlit.runtime.scriptrunner import add_script_run_ctx, get_script_run_ctx
 
+from mxviz.views import limits
+from mxviz.views.keeper import KEEPER
 from mxviz.views.tabs import Stoppable
 
 _KEPT = 8  # results a session keeps
@@ -30,25 +31,23 @@ class Measuring(Stoppable):
     done: int = 0
     total: int = 0
     result: Any = None
-    error: str | None = None
     over: bool = False
 
     def run(self) -> None:
         """Do the work; keep its result, or the one line that says what is wrong."""
+        listed = self.model if self.model in limits.offered() else "another"
         try:
-            self.result = self.work(self.model, self._said, self.should_stop)
-        except ValueError as error:
-            self.error = " ".join(str(error).split())
-        except MemoryError:
-            self.error = "out of memory; use a smaller model"
-        except Exception:  # a page shows one calm line; the log has the rest
-            logging.getLogger(__name__).exception("a measurement failed")
-            self.error = "the measurement failed for a reason of its own; the server's log says which"
+            self.carry_out("measurement", self._work, model=listed, what=self.kept_as[0])
         finally:
             self.over = True
 
+    def _work(self) -> None:
+        self.result = self.work(self.model, self._said, self.should_stop)
+
     def words(self) -> str:
         """Return how far it is and how long it may still take."""
+        if self.visitor is not None and not self.visitor.seated:
+            return self.waits()
         if not self.done:
             return f"loading {self.model}, and the exact pass"
         left = (time.monotonic() - self.started) / self.done * (self.total - self.done)
@@ -58,6 +57,7 @@ class Measuring(Stoppable):
         if done <= 1:
             self.started = time.monotonic()  # loading is over: only passes tell how long passes take
         self.done, self.total = done, total
+        self.breathe()
 
 
 def about(seconds: float) -> str:
@@ -81,6 +81,13 @@ def start(kept_as: tuple[str, str], model: str, work: Work) -> None:
     if pending():
         return
     job = Measuring(kept_as, model, work, session=get_script_run_ctx().session_id)
+    try:
+        limits.check_model(model)
+        limits.RATE.check(job.session)
+    except ValueError as error:
+        st.session_state["measuring-error"] = str(error)
+        return
+    KEEPER.start()
     thread = threading.Thread(target=job.run, daemon=True, name="mxviz-measuring")
     add_script_run_ctx(thread, get_script_run_ctx())
     st.session_state["measuring"] = job

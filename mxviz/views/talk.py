@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import threading
-import time
-import weakref
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from mxviz.capture import LANES, Capture
-from mxviz.views import gallery, jobs, lanes, tabs
-
-if TYPE_CHECKING:
-    from mxviz.engine import Conversation
-
-GONE_S = 60.0
-"""How long a tab may be out of sight before its caches are freed; Streamlit keeps its session for longer."""
+from mxviz.views import gallery, jobs, lanes
+from mxviz.views.keeper import KEEPER
+from mxviz.views.limits import limits
 
 
 def take(job: jobs.Job) -> None:
@@ -27,8 +19,7 @@ def take(job: jobs.Job) -> None:
     goes_on = talk.get("conversation") is job.conversation
     number = talk["number"] if goes_on else st.session_state.get("asked", 0) + 1
     st.session_state["asked"] = number
-    if not goes_on:
-        _free_with_the_tab(job.conversation, get_script_run_ctx().session_id)
+    KEEPER.keep(job.conversation, get_script_run_ctx().session_id, job.model)
     name = gallery.keep(f"Your run {number}", job.capture, talk["name"] if goes_on else None)
     st.session_state["talk"] = {
         "name": name,
@@ -45,27 +36,6 @@ def end() -> None:
         talk["conversation"].close()
 
 
-def _free_with_the_tab(conversation: Conversation, session: str, every_s: float = 5.0) -> threading.Thread:
-    """Watch, until the conversation is given up, whether the tab it belongs to is still there."""
-    held = weakref.ref(conversation)
-    del conversation
-
-    def watch() -> None:
-        seen = time.monotonic()
-        while held() is not None:
-            if tabs.is_open(session):
-                seen = time.monotonic()
-            elif time.monotonic() - seen > GONE_S:
-                if (open_still := held()) is not None:
-                    open_still.close()
-                return
-            time.sleep(every_s)
-
-    thread = threading.Thread(target=watch, daemon=True, name="mxviz-talk")
-    thread.start()
-    return thread
-
-
 def panel(name: str, capture: Capture) -> None:
     """Draw the turns of a run and, where its caches are still held, the place to ask on."""
     if len(capture.turns) > 1:
@@ -80,9 +50,8 @@ def panel(name: str, capture: Capture) -> None:
         st.caption("The caches of this run were freed: press Generate to start anew.")
         return
     with st.container():  # in a container it stands here and not at the foot of the window
-        prompt = st.chat_input(
-            "Ask on: each lane goes on from its own answer", key="ask-on", max_chars=20_000
-        )
+        words, most = "Ask on: each lane goes on from its own answer", limits().prompt_characters
+        prompt = st.chat_input(words, key="ask-on", max_chars=most)
     if prompt and prompt.strip():
         conversation = talk["conversation"]
         st.session_state["error"] = None
