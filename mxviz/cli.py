@@ -55,7 +55,11 @@ def parser() -> argparse.ArgumentParser:
     app = commands.add_parser("app", help="open the microscope in a browser")
     app.add_argument("--port", type=int, default=8501, help="port to listen on (default 8501)")
     app.add_argument(
-        "--public", action="store_true", help="listen on every address, not on this machine alone"
+        "--public", action="store_true", help="for strangers: on every address, with limits (docs/hosting.md)"
+    )
+    app.add_argument("--base-path", default="", metavar="PATH", help="path below which a proxy serves it")
+    app.add_argument(
+        "--host", action="append", default=[], metavar="NAME", help="name it is reached by; may be repeated"
     )
     app.set_defaults(command=_lazy("_cli_app", "app"))
 

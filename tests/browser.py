@@ -35,19 +35,19 @@ class Server:
 
 
 @contextmanager
-def serve(log: Path, **environment: str) -> Iterator[Server]:
+def serve(log: Path, *arguments: str, base_path: str = "", **environment: str) -> Iterator[Server]:
     """Start `python -m mxviz app` (what `make run` starts) on a free port; stop it at the end."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [sys.executable, "-m", "mxviz", "app", "--port", str(port)],
+            [sys.executable, "-m", "mxviz", "app", "--port", str(port), *arguments],
             stdout=out,
             stderr=subprocess.STDOUT,
             env={**os.environ, **environment},
         )
-    server = Server(f"http://127.0.0.1:{port}", process, log)
+    server = Server(f"http://127.0.0.1:{port}{base_path}", process, log)
     try:
         _wait_until_healthy(server)
         yield server

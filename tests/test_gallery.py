@@ -22,6 +22,7 @@ from mxviz.metrics import effect_stats, part_error
 from mxviz.outliers import channel_outliers
 from mxviz.views import gallery
 from mxviz.views import open as files
+from mxviz.views.limits import limits
 
 FOLDER = ASSETS / "gallery"
 MODELS = [name for name in gallery.RUNS if name != "planted"]
@@ -266,7 +267,7 @@ HOSTILE = {
     "cut.npy": (lambda _: npy(np.ones((9, 9)))[:-5], "cut off"),
     "flat.npy": (lambda _: npy(np.ones(9)), "expected [tokens, channels]"),
     "none.npy": (lambda _: npy(np.ones((0, 9))), "none of them 0"),
-    "many.npy": (lambda _: npy(np.zeros((files.MOST_NUMBERS // 8 + 1, 8), np.int8)), "so cut it first"),
+    "many.npy": (lambda _: npy(np.zeros((limits().upload_numbers // 8 + 1, 8), np.int8)), "so cut it first"),
     "no run.safetensors": (lying, "not a readable mxviz capture"),
     "x.<b>$a$</b>.pt": (lambda _: b"\x80\x04.", "not a tensor file"),
 }

@@ -8,8 +8,9 @@ import streamlit as st
 
 from mxviz._engine_settings import Progress, Settings  # not from mxviz.engine, which takes seconds to import
 from mxviz._models_catalogue import CATALOGUE, is_here
+from mxviz.capture import Capture
 from mxviz.formats import SCHEMES
-from mxviz.views import jobs, lanes, talk
+from mxviz.views import jobs, lanes, limits, talk
 
 PRESETS = {
     "A story": "Tell a story about a ladybug who wants to measure a skyscraper.",
@@ -42,18 +43,19 @@ def panel() -> None:
     if running():
         _live()
         return
-    _collect()
+    _settle()
     st.pills("Try one of these", list(PRESETS), key="preset", on_change=_take_preset)
     st.session_state.setdefault("prompt", next(iter(PRESETS.values())))
     st.text_area("Prompt", key="prompt", height=80, persist_state="session")
     model, button = st.columns([3, 1], vertical_alignment="bottom")
+    public = limits.limits().public
     with model:
         name = st.selectbox(
-            "Model (a name here, a hub id, a folder or a .gguf file)",
-            list(CATALOGUE),
+            "Model" if public else "Model (a name here, a hub id, a folder or a .gguf file)",
+            limits.offered(),
             key="model",
             format_func=_named,
-            accept_new_options=True,
+            accept_new_options=not public,
             persist_state="session",
         )
     told = st.container()  # above the fold, so that it is seen when the fold is open
@@ -62,6 +64,38 @@ def panel() -> None:
         st.button("Generate", type="primary", width="stretch", on_click=_start, args=(name, settings))
     if error := st.session_state.get("error"):
         told.error(error.replace("$", r"\$"), icon=":material/info:")
+
+
+def follow(capture: Capture | None) -> None:
+    """Offer the prompt and the model of the run whose answers stand below, unless another was typed.
+
+    A model that is not on this machine is not chosen for anybody: it would be fetched.
+    """
+    if capture is None:
+        return
+    state, first = st.session_state, capture.turns[0].prompt if capture.turns else capture.prompt
+    models = {entry.title: name for name, entry in CATALOGUE.items()}
+    model = models.get(capture.model, capture.model)
+    offered = {"prompt": first, "model": model if model in CATALOGUE and is_here(model) else None}
+    for name, own in offered.items():
+        if own is not None and state.get(name) in (None, state.get(f"{name}-of-run")):
+            state[name] = own
+        state[f"{name}-of-run"] = state.get(name) if own is None else own
+
+
+def chosen_model() -> str:
+    """Return the title of the model that would be asked."""
+    name = st.session_state.get("model") or next(iter(CATALOGUE))
+    return CATALOGUE[name].title if name in CATALOGUE else name
+
+
+def _settle() -> None:
+    """Bring what an address asked for within the limits that hold here."""
+    state, most = st.session_state, limits.limits()
+    if most.public and state.get("model") not in limits.offered():
+        state.pop("model", None)
+    if isinstance(state.get("length"), int) and state["length"] > most.new_tokens:
+        state["length"] = most.new_tokens
 
 
 def _named(model: str) -> str:
@@ -92,7 +126,9 @@ def _more() -> dict:
             accept_new_options=True,
             persist_state="session",
         )
-        length = left.number_input("New tokens", 1, 4096, 48, key="length", persist_state="session")
+        length = left.number_input(
+            "New tokens", 1, limits.limits().new_tokens, 48, key="length", persist_state="session"
+        )
         seed = right.number_input("Seed", 0, 2**31 - 1, 0, key="seed", persist_state="session")
         temperature = left.number_input(
             "Temperature (0 is greedy)", 0.0, 5.0, 0.0, 0.1, key="temperature", persist_state="session"
@@ -165,10 +201,10 @@ _STAGES = {
 }
 
 
-def _collect() -> None:
-    """Take over what a finished run left."""
+def collect() -> None:
+    """Take over what a finished run left; nothing where none has finished."""
     job = st.session_state.get("job")
-    if job is None:
+    if job is None or not job.done:
         return
     if job.capture is not None:
         talk.take(job)

@@ -36,7 +36,7 @@ class Limits(NamedTuple):
 
     public: bool = False
     new_tokens: int = 4096
-    prompt_characters: int = 20_000
+    prompt_characters: int = 400_000
     held_tokens: int | None = None
     upload_megabytes: int = 200
     upload_numbers: int = 1 << 26
@@ -46,12 +46,12 @@ class Limits(NamedTuple):
 
 
 _PRIVATE = Limits()
-_PUBLIC = Limits(True, 256, 4_000, 2_048, 20, 1 << 22, 6, 120, 600.0)
+PUBLIC_LIMITS = Limits(True, 256, 4_000, 2_048, 20, 1 << 22, 6, 120, 600.0)
 
 
 def limits() -> Limits:
     """Return the limits that hold in this process."""
-    return _PUBLIC if os.environ.get(PUBLIC) == "1" else _PRIVATE
+    return PUBLIC_LIMITS if os.environ.get(PUBLIC) == "1" else _PRIVATE
 
 
 def offered() -> list[str]:

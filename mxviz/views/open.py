@@ -12,11 +12,10 @@ import streamlit as st
 
 from mxviz.capture import Capture, is_capture
 from mxviz.tensors import as_capture, likely_axes, possible_axes, read_tensor, tensor_names
+from mxviz.views import memory
+from mxviz.views.limits import limits
 
 KINDS = ("safetensors", "npy", "npz")
-MOST_MEGABYTES = 200
-MOST_NUMBERS = 1 << 26
-"""Numbers of an own tensor: 67 million, 256 MiB as float32."""
 
 _MOST_NAMES = 500  # tensors of a file that are offered
 _RECIPE, _BASELINE = "mxfp4", "fp4@tensor"
@@ -39,12 +38,14 @@ def fold(name: str, capture: Capture) -> tuple[str, Capture] | None:
             "Open a saved run, or a tensor of your own",
             KINDS,
             key=f"upload-{st.session_state.setdefault('uploads', 0)}",
-            max_upload_size=MOST_MEGABYTES,
+            max_upload_size=limits().upload_megabytes,
             help="Nothing in a file is executed, and nothing is sent elsewhere.",
         )
+        most = limits()
         st.caption(
-            f".npy, .npz or .safetensors, at most {MOST_MEGABYTES} MB and {MOST_NUMBERS // 10**6} million "
-            "numbers: `[tokens, channels]`, with heads before them, and layers before those."
+            f".npy, .npz or .safetensors, at most {most.upload_megabytes} MB and "
+            f"{most.upload_numbers // 10**6} million numbers: `[tokens, channels]`, with heads before them, "
+            "and layers before those."
         )
         return None if file is None else _opened(file)
 
@@ -55,6 +56,7 @@ def _opened(file: Any) -> tuple[str, Capture] | None:
     try:
         with _on_disk(file) as path:
             try:
+                memory.check_room(3 * file.size, "opening this file", "wait until others are done")
                 found = Capture.load(path) if is_capture(path) else _tensor(path, label)
             except ValueError as error:
                 said = " ".join(str(error).split()).replace(str(path), "This file")
@@ -78,7 +80,7 @@ def _tensor(path: Path, label: str) -> Capture | None:
         if not names:
             raise ValueError(f"{path} holds no tensor; expected at least one")
         name = st.selectbox(f"It holds {len(names):,} tensors: which one?", names, key="upload-name")
-    array = read_tensor(path, name, most=MOST_NUMBERS)
+    array = read_tensor(path, name, most=limits().upload_numbers)
     axes, clear = likely_axes(array.shape)
     if clear and len(names) == 1:
         return as_capture(array, label, _RECIPE, _BASELINE)

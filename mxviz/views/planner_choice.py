@@ -14,6 +14,7 @@ from mxviz._planner_known import Known, card_of, cards, known_models, model_of
 from mxviz.figures.planner import context_words
 from mxviz.formats import Recipe
 from mxviz.planner import GIB, read_json, shape_of
+from mxviz.views.limits import limits
 
 FIRST, FIRST_CARD, FIRST_CONTEXT = "meta-llama/Llama-3.1-8B-Instruct", "RTX 4090", 131_072
 RECIPES = (
@@ -29,6 +30,11 @@ PROVENANCE = (
     "that length, exact parts in 16 bit; buffers that grow ahead take up to an eighth more. Recurrent "
     "states, activations and the runtime's own memory are not in the sum."
 )
+_HELP = {
+    False: "Any model of the hub can be typed in as owner/name; its config.json alone is fetched. "
+    "A config.json can be pasted under More.",
+    True: "The config.json of any other model can be pasted under More.",
+}
 _KEPT = {"persist_state": "session"}
 _LINKED = {**_KEPT, "bind": "query-params"}  # the address rebuilds the five controls
 
@@ -89,8 +95,7 @@ def _model(column) -> str:
         key="plan-model",
         format_func=lambda name: models[name].title if name in models else name,
         accept_new_options=True,
-        help="Any model of the hub can be typed in as owner/name; its config.json alone is fetched. "
-        "A config.json can be pasted under More.",
+        help=_HELP[limits().public],
         **_LINKED,
     )
 
@@ -149,6 +154,8 @@ def _named(asked: str | None) -> Known:
     found = model_of(asked)
     if found is not None:
         return found
+    if limits().public:
+        raise ValueError("no hub is asked here; choose a listed model, or paste its config.json under More")
     from mxviz._planner_hub import from_hub
 
     with st.spinner("the hub is asked for this model's config.json …"):
