@@ -17,6 +17,7 @@ from mxviz.metrics import (
     cut,
     error_stats,
     error_sums,
+    kept_trip,
     layer_trip,
     recipe_of,
     sinks_of,
@@ -119,8 +120,8 @@ def head_view(
     x = capture.part(part, layer)
     if not 0 <= head < x.shape[0]:
         raise ValueError(f"KV head {head} does not exist in layer {layer}; expected 0 to {x.shape[0] - 1}")
-    micro = layer_trip(capture, recipe, part, layer)
-    single = layer_trip(capture, baseline, part, layer)
+    micro = kept_trip(capture, recipe, part, layer)
+    single = kept_trip(capture, baseline, part, layer)
     micro_head, single_head, x_head = cut(micro, head), cut(single, head), x[head].float()
     scheme = recipe.scheme(part)
     sink, single_sink = (sinks_of(capture, lane, layer) for lane in (recipe, baseline))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mxviz.capture import Capture
 from mxviz.formats import FLT_MAX, SCHEMES, Axis, Recipe, Scheme
-from mxviz.metrics import layer_trip, recipe_of, sinks_of
+from mxviz.metrics import kept_trip, recipe_of, sinks_of
 from mxviz.outliers import finite_amax
 from mxviz.quantize import MXBlocks, decode_scale
 
@@ -167,7 +167,7 @@ def _ruled(
 ) -> Ruled:
     """Look at some values of one head through a recipe."""
     head, tokens, channels = where
-    trip = layer_trip(capture, recipe, part, layer)
+    trip = kept_trip(capture, recipe, part, layer)
     x = capture.part(part, layer)[head, tokens, channels].float()
     sink = tokens.stop if trip.blocks is None else sinks_of(capture, recipe, layer)
     kept = min(max(sink - tokens.start, 0), len(x))  # first rows that are stored as they are

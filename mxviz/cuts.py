@@ -9,7 +9,7 @@ import torch
 
 from mxviz.capture import Capture
 from mxviz.formats import SCHEMES, Axis, Recipe, Scheme
-from mxviz.metrics import layer_trip, recipe_of
+from mxviz.metrics import kept_trip, layer_trip, recipe_of
 from mxviz.outliers import finite_amax, median_magnitude
 from mxviz.quantize import decode_scale
 
@@ -31,7 +31,7 @@ def flushed_by_cut(
     ways += [replace(micro, axis=axis) for axis in Axis] if micro.is_blocked else [micro]
     shares = []
     for scheme in dict.fromkeys(way for way in ways if not way.is_none):
-        trip = layer_trip(capture, replace(recipe, key=scheme, value=scheme, skip=()), part, layer)
+        trip = kept_trip(capture, replace(recipe, key=scheme, value=scheme, skip=()), part, layer)
         non_zero = int(trip.stored_from.count_nonzero())
         shares.append((scheme, int(trip.flushed.count_nonzero()) / non_zero if non_zero else None))
     return shares

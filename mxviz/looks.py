@@ -189,6 +189,34 @@ def frozen_trip(capture: Capture, recipe: Recipe, part: str, layer: int) -> Roun
     return round_trip(x, scheme, sink=sink, rotate=recipe.rotate, frozen=scales)
 
 
+class LayerCost(NamedTuple):
+    """What adds up to a `Cost`: sums, scales that clip, scales, stored bits, stored elements of a layer."""
+
+    sums: ErrorSums
+    clipped_blocks: int = 0
+    blocks: int = 0
+    bits: float = 0.0
+    elements: int = 0
+
+
+def cost_layers(capture: Capture, part: str) -> tuple[int, ...]:
+    """Return the layers that `cost` counts."""
+    return capture.layers if capture.values or part == "key" else ()
+
+
+@lru_cache(maxsize=2048)
+def layer_cost(capture: Capture, recipe: str, part: str, layer: int, frozen: bool = False) -> LayerCost:
+    """Count one layer for `cost`, which adds them up; a page counts them one by one to stay awake."""
+    parsed = fitting(capture, recipe)
+    trip = (frozen_trip if frozen else layer_trip)(capture, parsed, part, layer)
+    sums = error_sums(capture.part(part, layer).float(), trip)
+    if trip.blocks is None:
+        return LayerCost(sums)
+    of_layer, size = clipped_blocks(trip), trip.blocks.shape.numel()
+    bits = parsed.scheme(part).bits_per_element(trip.x_hat.shape[-1]) * size
+    return LayerCost(sums, int(of_layer.sum()), of_layer.numel(), bits, size)
+
+
 @lru_cache(maxsize=64)
 def cost(capture: Capture, recipe: str, part: str, frozen: bool = False) -> Cost:
     """Return what a recipe costs the keys or values of a capture, all recorded layers pooled.
@@ -200,18 +228,11 @@ def cost(capture: Capture, recipe: str, part: str, frozen: bool = False) -> Cost
         frozen: whether the prompt alone sets the scales that span later tokens; see `frozen_trip`. Without
             it, they are taken over all tokens.
     """
-    parsed = fitting(capture, recipe)
-    sums: list[ErrorSums] = []
-    clipped = blocks = bits = elements = 0
-    for layer in capture.layers if capture.values or part == "key" else ():
-        trip = (frozen_trip if frozen else layer_trip)(capture, parsed, part, layer)
-        sums.append(error_sums(capture.part(part, layer).float(), trip))
-        if trip.blocks is not None:
-            of_layer = clipped_blocks(trip)
-            clipped, blocks = clipped + int(of_layer.sum()), blocks + of_layer.numel()
-            size = trip.blocks.shape.numel()
-            elements += size
-            bits += parsed.scheme(part).bits_per_element(trip.x_hat.shape[-1]) * size
+    counted = [layer_cost(capture, recipe, part, layer, frozen) for layer in cost_layers(capture, part)]
+    sums = [row.sums for row in counted]
+    clipped, blocks, bits, elements = (
+        sum(getattr(row, name) for row in counted) for name in LayerCost._fields[1:]
+    )
     stats = error_stats(pool(sums))
     return Cost(
         bits / elements if elements else None,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -171,6 +172,16 @@ def layer_trip(capture: Capture, recipe: Recipe, part: str, layer: int, backend:
     scheme = Scheme.parse("none") if layer in recipe.skip else recipe.scheme(part)
     sink = sinks_of(capture, recipe, layer)
     return round_trip(capture.part(part, layer), scheme, sink=sink, rotate=recipe.rotate, backend=backend)
+
+
+@lru_cache(maxsize=4)
+def kept_trip(capture: Capture, recipe: Recipe, part: str, layer: int) -> RoundTrip:
+    """Round-trip one recorded layer as `layer_trip`; the last few are kept, and not to be written to.
+
+    A page looks at one layer in several figures: its recipe's trip and its baseline's serve them all. One of
+    8,000 tokens with 3 heads of 64 channels is 16 MB.
+    """
+    return layer_trip(capture, recipe, part, layer)
 
 
 def recipe_of(capture: Capture, recipe: Recipe | str) -> Recipe:

@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 _VIEWS, _LARGE_VIEWS = 32, 2  # head views kept; one of 512 tokens × 64 channels is about 1 MB
-_LARGE = 1 << 20  # numbers of a head from which on its view is large: 17 MB
+_LARGE = 1 << 18  # numbers of a head from which on its view is large: it keeps its layer's round trips alive
 
 
 def picture(

@@ -22,6 +22,7 @@ microscope.page()
 """
 
 
+REDRAW = place.redraw
 REDRAWN: list[tuple[str, ...]] = []
 """What callbacks have asked to be redrawn, in their order."""
 
@@ -153,7 +154,21 @@ def test_a_control_redraws_what_it_changes(monkeypatch) -> None:
     control(at, "slider", "Tokens shown").set_value((40, 69)).run()
     control(at, "button_group", "Zoom").set_value(False).run()
     control(at, "selectbox", "Colour shows").set_value("micro_flushed").run()
-    assert len(REDRAWN) == 3 and not at.exception
+    assert REDRAWN[3:] == [("head",), ("block",), ("overview",)] and not at.exception
+
+
+def test_what_was_cut_short_is_redrawn_with_the_next_control(monkeypatch) -> None:
+    import streamlit as st
+
+    state, asked = {}, []
+    monkeypatch.setattr(st, "session_state", state)
+    monkeypatch.setattr(st, "rerun", asked.append)
+    REDRAW("overview", "head")
+    state["not-drawn"].pop("overview")  # drawn to its end; the head was not
+    REDRAW("block")
+    state["not-drawn"][place.ALL] = True
+    REDRAW("head")
+    assert asked == [["overview", "head"], ["block", "head"], place.ALL]
 
 
 def test_measure_and_zoom_redraw(monkeypatch) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Iterator
 
 import streamlit as st
 
 from mxviz.capture import PARTS, Capture
 from mxviz.formats import Recipe
-from mxviz.looks import Cost, cost
+from mxviz.looks import Cost, cost, cost_layers, layer_cost
 from mxviz.page import literal
 
 _STYLE = """<style>
 .mx-change { overflow-x: auto; }
+.st-key-numbers { min-height: 14rem; }
 .mx-change table { border-collapse: collapse; font-size: 0.95rem; font-variant-numeric: tabular-nums; }
 .mx-change th, .mx-change td { text-align: left; padding: 0.3rem 1.3rem 0.3rem 0; border: 0;
   border-top: 1px solid var(--grid); white-space: nowrap; font-weight: 400; }
@@ -22,6 +25,7 @@ _STYLE = """<style>
 .mx-change .mx-was { color: var(--muted); }
 .mx-change p { color: var(--muted); font-size: 0.85rem; margin: 0.4rem 0 0; overflow-wrap: anywhere; }
 @media (max-width: 640px) {
+  .st-key-numbers { min-height: 40rem; }
   .mx-change table, .mx-change tbody { display: block; }
   .mx-change thead { display: none; }
   .mx-change tr { display: grid; grid-template-columns: 1fr 1fr; border-top: 1px solid var(--grid);
@@ -41,36 +45,50 @@ _COLUMNS = {
     "scales that clip": lambda c: f"{c.clipped_blocks:,} of {c.blocks:,}" if c.blocks else "no scale",
 }
 
+_PATIENCE = 0.2  # seconds
 _LANES = (("micro", "micro-scaled"), ("single", "one scale"))
 
 
 def show(capture: Capture, look) -> None:
-    """Show what is looked through (a `Look`) beside the run's own recipe and baseline."""
-    st.html(_STYLE + change_html(capture, look))
+    """Show what is looked through (a `Look`) beside the run's own recipe and baseline.
+
+    Where counting takes long, each layer is told: Streamlit then serves whoever presses a control meanwhile.
+    """
+    start, place = time.monotonic(), None
+    todo = list(_todo(capture, look))
+    for done, layer in enumerate(todo):
+        layer_cost(*layer)
+        if time.monotonic() - start > _PATIENCE:
+            place = place or st.empty()
+            place.html(f'<p class="mx-key">Counting what it costs: {done + 1:,} of {len(todo):,} layers</p>')
+    (place or st).html(_STYLE + change_html(capture, look))
 
 
-def hold(capture: Capture) -> None:
-    """Keep the table's place with a table that has no numbers yet, so that nothing moves when they come."""
-    parts = PARTS if capture.values else PARTS[:1]
-    waiting = "".join(f'<td data-name="{name}">⋯</td>' for name in _COLUMNS)
-    rows = "".join(
-        f'<tr class="mx-{lane}"><th scope="row">■ {part}s, {name}</th>{waiting}</tr>'
-        for lane, name in _LANES
-        for part in parts
-    )
-    words = f"All {len(capture.layers)} recorded layers are being counted."
-    st.html(_STYLE + _table(rows, words))
+def _todo(capture: Capture, look) -> Iterator[tuple]:
+    """Yield the arguments of `layer_cost` for every layer that the table's numbers are of."""
+    for part in PARTS:
+        for of, recipe, frozen in _counted(capture, look):
+            for layer in cost_layers(of, part):
+                yield of, recipe, part, layer, frozen
+
+
+def _counted(capture: Capture, look) -> list[tuple[Capture, str, bool]]:
+    """Return what is counted: the run's own recipe and the one looked through, then the baselines."""
+    own, chosen = capture, look.capture
+    return [
+        (own, capture.recipe, False),
+        (chosen, look.recipe, False),
+        (own, capture.baseline, False),
+        (chosen, look.baseline, look.frozen),
+    ]
 
 
 def change_html(capture: Capture, look) -> str:
     """Return the table: a row for keys and values under the recipe, and two under the baseline."""
-    rows = []
-    for (lane, name), own, new, frozen in (
-        (_LANES[0], capture.recipe, look.recipe, False),
-        (_LANES[1], capture.baseline, look.baseline, look.frozen),
-    ):
+    rows, counted = [], _counted(capture, look)
+    for (lane, name), own, new in zip(_LANES, counted[::2], counted[1::2], strict=True):
         for part in PARTS if capture.values else PARTS[:1]:
-            was, now = cost(capture, own, part), cost(look.capture, new, part, frozen)
+            was, now = (cost(of, recipe, part, frozen) for of, recipe, frozen in (own, new))
             before = part == "key" and look.capture is not capture
             words = f"■ {part}s{' before RoPE' if before else ''}, {name}"
             rows.append(f'<tr class="mx-{lane}"><th scope="row">{words}</th>{_cells(was, now)}</tr>')

@@ -25,7 +25,7 @@ _head = lru_cache(maxsize=8)(pictures.head)
 _cuts = lru_cache(maxsize=16)(pictures.cuts)
 
 
-@st.fragment(key="head")
+@place.figure("head")
 def show(look: Look, run: str, width: int) -> None:
     """Draw the head that is open: its four maps, and the choice of the tokens in sight."""
     seen = place.get(look.capture, run)
@@ -34,13 +34,12 @@ def show(look: Look, run: str, width: int) -> None:
         f"{seen.part}s. Click a block in the map of scales to open it; drag in any map to zoom all four."
         "</p></div>"
     )
+    where = (look.capture, seen.layer, seen.head, seen.part)
+    block = see_block(*where, seen.token, seen.channel, look.recipe, look.baseline)
     figure = _head(
-        look.capture,
-        seen.layer,
-        seen.head,
-        seen.part,
-        token=seen.token,
-        channel=seen.channel,
+        *where,
+        token=int(block.tokens[0]),  # one picture for every value of a block
+        channel=int(block.channels[0]),
         targets=True,
         window=_window(look.capture, run, seen.token),
         **_through(look, width),
@@ -59,7 +58,7 @@ def show(look: Look, run: str, width: int) -> None:
         st.caption("Here the one scale knows every token: kinder than one that the prompt froze.")
 
 
-@st.fragment(key="layer")
+@place.figure("layer")
 def show_layer(look: Look, run: str, width: int) -> None:
     """Draw which way to cut the open head's layer, and list the head's outlier channels."""
     seen = place.get(look.capture, run)
@@ -94,7 +93,7 @@ def _window(capture: Capture, run: str, token: int) -> tuple[int, int] | None:
         0,
         last,
         key=key,
-        on_change=lambda: windows.update({run: st.session_state[key]}),
+        on_change=lambda: (windows.update({run: st.session_state[key]}), place.redraw("head")),
     )
     return (first, end) if end > first else None
 
@@ -105,9 +104,8 @@ def _clicked(look: Look, run: str) -> None:
     if not cell:
         return
     seen = place.get(look.capture, run)
-    block = see_block(
-        look.capture, seen.layer, seen.head, seen.part, int(cell[0]), int(cell[1]), look.recipe, look.baseline
-    )
+    where = (look.capture, seen.layer, seen.head, seen.part)
+    block = see_block(*where, int(cell[0]), int(cell[1]), look.recipe, look.baseline)
     at = int(abs(block.x).argmax())
     place.put(look.capture, run, token=int(block.tokens[at]), channel=int(block.channels[at]))
     place.redraw("head", "block")

@@ -21,7 +21,7 @@ ZOOMS = {True: "close up", False: "whole rulers"}
 _rulers = lru_cache(maxsize=32)(pictures.rulers)
 
 
-@st.fragment(key="block")
+@place.figure("block")
 def show(look: Look, run: str, width: int) -> None:
     """Draw the block that is open, the numbers of its rulers, and every value of it."""
     capture, seen = look.capture, place.get(look.capture, run)
@@ -67,8 +67,9 @@ def _controls(capture: Capture, run: str, seen: place.Place) -> bool:
         )  # fmt: skip
     with right:
         return st.segmented_control(
-            "Zoom", list(ZOOMS), default=True, required=True, key="zoom", format_func=ZOOMS.get
-        )
+            "Zoom", list(ZOOMS), default=True, required=True, key="zoom", format_func=ZOOMS.get,
+            on_change=lambda: place.redraw("block"),
+        )  # fmt: skip
 
 
 def _clicked(view: BlockView, capture: Capture, run: str) -> None:

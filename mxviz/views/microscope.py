@@ -6,7 +6,7 @@ import streamlit as st
 
 from mxviz.capture import Capture
 from mxviz.formats import Recipe
-from mxviz.views import before_after, gallery, head, inspector, overview, pages, switches, viewport
+from mxviz.views import before_after, gallery, head, inspector, overview, pages, place, switches, viewport
 
 
 def page() -> None:
@@ -17,7 +17,6 @@ def page() -> None:
         "block, once with one scale for everything.</p></header>"
     )
     width = viewport.width()
-    st.session_state["numbers-drawn"] = False
     run, capture = gallery.chosen()
     if capture is None:
         st.info("There is no run to look at yet; make one on the Run page.")
@@ -27,7 +26,7 @@ def page() -> None:
     pages.link("run", "Ask a model, and look at your own run")
 
 
-@st.fragment
+@place.figure(place.ALL)
 def _look(capture: Capture, run: str, width: int) -> None:
     """Draw everything of one run; a switch redraws this, any other control the figures that it changes.
 
@@ -37,11 +36,7 @@ def _look(capture: Capture, run: str, width: int) -> None:
     whole = st.container()
     st.html('<div class="mx-section"><h2>What you look through</h2></div>')
     look = switches.choose(capture, run, numbers=False)
-    numbers = st.container()
-    if not st.session_state.get("numbers-drawn"):
-        numbers = numbers.empty()
-        with numbers:
-            before_after.hold(look.capture)
+    numbers = st.container(key="numbers")
     with whole:
         overview.show(look, run, width)
     if not viewport.has_drawn():
@@ -51,7 +46,6 @@ def _look(capture: Capture, run: str, width: int) -> None:
     inspector.show(look, run, width)
     with numbers:
         before_after.show(capture, look)
-    st.session_state["numbers-drawn"] = True
 
 
 def _words(capture: Capture) -> str:

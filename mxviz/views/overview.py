@@ -17,7 +17,7 @@ from mxviz.views.switches import Look
 _picture = lru_cache(maxsize=16)(pictures.overview)
 
 
-@st.fragment(key="overview")
+@place.figure("overview")
 def show(look: Look, run: str, width: int) -> None:
     """Draw the controls and the map; either opens a head.
 
@@ -66,6 +66,7 @@ def _controls(capture: Capture, run: str) -> str:
             list(MEASURES),
             key="measure",
             format_func=lambda name: MEASURES[name].title,
+            on_change=lambda: place.redraw("overview"),
             persist_state="session",
         )
     with third:

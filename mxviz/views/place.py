@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, wraps
 from typing import NamedTuple
 
 import numpy as np
@@ -38,14 +39,42 @@ def put(capture: Capture, run: str, **changes: object) -> None:
     st.session_state.setdefault("places", {})[run] = _held(capture, get(capture, run)._replace(**changes))
 
 
-def redraw(*figures: str) -> None:
-    """Redraw these fragments, in this order, and nothing else; the last call of a widget's callback.
+ALL = "all figures"
 
-    Where one of them is not on the page (a first visit gets one figure first), the widget's own fragment is
-    redrawn, as Streamlit does by itself.
+
+def figure(name: str) -> Callable[[Callable], Callable]:
+    """Make a function that draws a fragment, which any control can `redraw` by its name.
+
+    A control that is pressed while something is being drawn cuts that short. What was not drawn to its end
+    is therefore remembered, and redrawn after what the control changes. `ALL` is the fragment that holds the
+    others.
     """
+
+    def fragment(draw: Callable) -> Callable:
+        @st.fragment(key=name)
+        @wraps(draw)
+        def drawn(*args: object) -> None:
+            waiting = st.session_state.setdefault("not-drawn", {})
+            waiting[name] = True
+            draw(*args)
+            waiting.pop(name, None)
+            if name == ALL:
+                waiting.clear()
+
+        return drawn
+
+    return fragment
+
+
+def redraw(*figures: str) -> None:
+    """Redraw these figures, in this order, and nothing else; the last call of a widget's callback.
+
+    On a page that lacks one of them Streamlit redraws what it does by itself.
+    """
+    waiting = st.session_state.setdefault("not-drawn", {})
+    waiting |= dict.fromkeys(figures, True)
     with suppress(StreamlitAPIException):
-        st.rerun(figures)
+        st.rerun(ALL if ALL in waiting else [*figures, *(name for name in waiting if name not in figures)])
 
 
 def largest(capture: Capture, part: str, layer: int, head: int) -> tuple[int, int]:
