@@ -85,10 +85,8 @@ class _Run:
         job, split = self.job, SPLIT if tokens > FEW else SPLIT_OF_FEW
         splits = -(-tokens // split)
         units, sums = self.tiles * splits, self.rows * splits * self.width
-        acc_at, out = (
-            _scratch(sums + self.rows * splits * 2),
-            query.new_empty(self.shape, dtype=torch.float32),
-        )
+        acc_at = _scratch(sums + self.rows * splits * 2)
+        out = query.new_empty(self.shape, dtype=torch.float32)
         job[:4] = 0, 0, units, query.data_ptr()
         job[24], job[26], job[27], job[29] = split, acc_at, acc_at + 4 * sums, out.data_ptr()
         host.together(self.kernel, self.team, self.at, units, self.rows * tokens * self.width)
