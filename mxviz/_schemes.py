@@ -184,11 +184,11 @@ class Scheme:
             option, _, value = (p.strip() for p in part.partition("="))
             if option not in _OPTIONS:
                 raise ValueError(
-                    f"unknown option {quoted(part)} of {name}; expected "
+                    f"unknown option {quoted(part)} of {scheme.name}; expected "
                     + ("no option" if not scheme.options else "one of: " + ", ".join(scheme.options))
                 )
             if option not in scheme.options:
-                raise ValueError(f"option {option}= does not apply to {name}; {_options_of(scheme)}")
+                raise ValueError(f"option {option}= does not apply to {scheme.name}; {_options_of(scheme)}")
             if option in seen:
                 raise ValueError(f"option {option}= is given twice in {quoted(text)}; keep one of them")
             seen.add(option)

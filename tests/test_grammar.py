@@ -91,6 +91,8 @@ REFUSED = {
     ";": "empty part",
     "mxfp4;": "empty part",
     "mxfp4:": "unknown option",
+    "mxfp4\n:": "unknown option '' of mxfp4;",
+    "int4@tensor\n:axis=token": "does not apply to int4@tensor; it",
     "mxfp4:axis": "unknown axis",
     "mxfp4:axis=row": "expected one of: channel, token",
     "mxfp4:scale=nearest": "expected one of: floor, even, rceil, ceil",
