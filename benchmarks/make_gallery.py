@@ -1,7 +1,8 @@
-"""Record the runs that ship in assets/gallery: `python -m benchmarks.make_gallery [NAME …]`.
+"""Record the runs that ship in assets/gallery: `python -m benchmarks.make_gallery [--layers] [NAME …]`.
 
 Each file is a capture made by the engine on this machine; its header says what ran. Qwen2.5-Coder needs its
-Q4_K_M GGUF file: give its path in MXVIZ_QWEN_GGUF. `planted` needs no model at all.
+Q4_K_M GGUF file: give its path in MXVIZ_QWEN_GGUF. `planted` needs no model at all. With `--layers` nothing
+is run anew: the short runs that are here are only measured layer by layer, over the text they hold.
 """
 
 from __future__ import annotations
@@ -10,14 +11,16 @@ import os
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
+from mxviz._engine_layers import suggested, taken_apart
 from mxviz._paths import ASSETS
 from mxviz.analysis import race_schemes
-from mxviz.capture import Capture
+from mxviz.capture import PARTS, Capture
 from mxviz.engine import Settings, measure, run
 from mxviz.formats import Recipe
 from mxviz.models import load
@@ -39,7 +42,7 @@ class Run(NamedTuple):
     title: str
     settings: Settings
     every_scheme: bool = True
-    """Whether to measure the effect of every scheme, or of `EFFECTS` alone."""
+    """Whether to measure the effect of every scheme, and layer by layer, or of `EFFECTS` alone."""
 
 
 def _text(name: str, task: str) -> str:
@@ -116,13 +119,28 @@ def record(made: Run) -> Capture:
     if made.every_scheme:
         recipes += [Recipe(scheme, scheme) for scheme in race_schemes()]
     queries = capture.queries
+    capture = replace(capture, effect=capture.effect | effects(loaded, capture.token_ids, recipes))
     return replace(
-        capture,
+        by_layer(loaded, capture) if made.every_scheme else capture,
         model=made.title,
-        effect=capture.effect | effects(loaded, capture.token_ids, recipes),
         # Of a long text, keys before RoPE of every layer would be too much.
         keys_pre_rope=capture.keys_pre_rope if made.every_scheme else _of(capture.keys_pre_rope, queries),
     )
+
+
+def by_layer(loaded, capture: Capture) -> Capture:
+    """Return a capture that also carries what its recipe and its baseline do in each layer alone, keys and
+    values apart, and the recipes that this suggests; see `mxviz._engine_layers.recorded`."""
+    layers, effect = int(capture.shape["layers"]), dict(capture.effect)
+    for whole in map(Recipe.parse, (capture.recipe, capture.baseline)):
+        alone = list(taken_apart(whole, layers))
+        effect |= effects(loaded, capture.token_ids, [recipe for *_, recipe in alone])
+        kl = {part: np.full(layers, np.nan) for part in PARTS}
+        for part, layer, recipe in alone:
+            nats = effect[str(recipe)]["kl"].double()
+            kl[part][layer] = float(nats[nats.isfinite()].mean())
+        effect |= effects(loaded, capture.token_ids, suggested(whole, kl).values())
+    return replace(capture, effect=effect)
 
 
 def effects(loaded, ids: tuple[int, ...], recipes: Iterable[Recipe]) -> dict[str, dict[str, torch.Tensor]]:
@@ -141,14 +159,26 @@ def _say(text: str) -> None:
     print(f"\r\033[K{text}", end="", flush=True)
 
 
-def main(names: list[str]) -> None:
-    """Record the named runs, or all of them."""
+def main(arguments: list[str]) -> None:
+    """Record the named runs, or all of them; with `--layers` measure those that are here layer by layer."""
+    names = [name for name in arguments if name != "--layers"]
+    if "--layers" in arguments:
+        for name in names or [name for name, made in RUNS.items() if made.every_scheme]:
+            _save(name, by_layer(load(RUNS[name].model), Capture.load(_path(name))))
+        return
     for name in names or ["planted", *RUNS]:
-        capture = planted() if name == "planted" else record(RUNS[name])
-        path = ASSETS / "gallery" / f"{name}.safetensors"
-        capture.save(path)
-        path.chmod(0o644)
-        _say(f"{path.name}: {capture.tokens_held} tokens, {path.stat().st_size / 2**20:.1f} MiB\n")
+        _save(name, planted() if name == "planted" else record(RUNS[name]))
+
+
+def _path(name: str) -> Path:
+    return ASSETS / "gallery" / f"{name}.safetensors"
+
+
+def _save(name: str, capture: Capture) -> None:
+    path = _path(name)
+    capture.save(path)
+    path.chmod(0o644)
+    _say(f"{path.name}: {capture.tokens_held} tokens, {path.stat().st_size / 2**20:.1f} MiB\n")
 
 
 if __name__ == "__main__":

@@ -8,76 +8,22 @@ suggests is measured as well before it is told.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 
 from mxviz._engine_effect import _compare, _teacher_forced
+from mxviz._engine_layers import Measured, Sensitivity, bits_of, only, parts_of, suggested
 from mxviz._engine_settings import NONE
 from mxviz._engine_steps import Stopped, interruptible
 from mxviz.cache import RoundTripCache
-from mxviz.formats import SCHEMES, Recipe
+from mxviz.capture import PARTS
+from mxviz.formats import Recipe
 from mxviz.models import Loaded
 
 MOST_TOKENS = 256
 """Tokens of a text that are measured unless more are asked for."""
-
-PARTS = ("key", "value")
-HALF = 0.5
-"""Share of the summed KL that the layers of a suggested skip= hold."""
-MOST_SKIPPED = 0.25
-"""Share of the layers that a suggestion exempts at most."""
-
-
-class Measured(NamedTuple):
-    """One recipe over one text: mean KL(exact‖quantized) in nats, and the share of equal first choices.
-
-    Args:
-        recipe: its canonical string.
-        kl: mean over positions, nats; those that are not finite are left out.
-        top1: 0 to 1.
-        bits: bits per element over all layers, keys and values alike, exact ones at 16; scales included,
-            those of a whole tensor left out.
-    """
-
-    recipe: str
-    kl: float
-    top1: float
-    bits: float
-
-
-@dataclass(frozen=True, eq=False)
-class Sensitivity:
-    """What was measured over one text.
-
-    Args:
-        recipe: the recipe that was taken apart.
-        tokens: of the text that was measured, from its first one.
-        kl: `key` and `value` to mean KL in nats with that layer alone quantized, `[layers]` float64; NaN
-            where it stays exact anyway.
-        whole: the recipe itself, as measured on the same tokens.
-        suggestions: what the map suggests, each measured; may be empty.
-    """
-
-    recipe: str
-    tokens: int
-    kl: dict[str, np.ndarray]
-    whole: Measured
-    suggestions: dict[str, Measured]
-
-
-def only(recipe: Recipe, layers: int, part: str, layer: int) -> Recipe:
-    """Return the recipe that stores one layer's keys or values as `recipe` does, and the rest exactly."""
-    rest = tuple(other for other in range(layers) if other != layer)
-    return replace(part_alone(recipe, part), skip=rest)
-
-
-def part_alone(recipe: Recipe, part: str) -> Recipe:
-    """Return the recipe with keys, or values, alone; its sinks and skipped layers stay as they are."""
-    other = "value" if part == "key" else "key"
-    return replace(recipe, **{other: SCHEMES["none"]})
 
 
 def sensitivity(
@@ -115,7 +61,7 @@ def sensitivity(
     if len(ids) < 2:
         raise ValueError(f"a text of {len(ids)} tokens is too short; give at least 2")
     passes = _Passes(loaded, ids, backend, should_stop)
-    layers, parts = _quantized(passes, recipe), [p for p in PARTS if not recipe.scheme(p).is_none]
+    layers, parts = _quantized(passes, recipe), parts_of(recipe)
     single = [(part, layer) for part in parts for layer in layers]
     kl = {part: np.full(passes.layers, np.nan) for part in PARTS}
     total = len(single) + 2 + (1 if len(parts) < 2 else 3)  # exact and whole; the suggestions
@@ -128,9 +74,9 @@ def sensitivity(
             said(number, total)
             kl[part][layer] = passes.measure(only(recipe, passes.layers, part, layer)).kl
         suggestions = {}
-        for name, suggested in _suggested(recipe, kl, parts).items():
+        for name, way in suggested(recipe, kl).items():
             said(2 + len(single) + len(suggestions), total)
-            suggestions[name] = passes.measure(suggested)
+            suggestions[name] = passes.measure(way)
         said(total, total)
         return Sensitivity(str(recipe), len(ids), kl, whole, suggestions)
     except Stopped:
@@ -207,9 +153,7 @@ class _Passes:
         return _Turn(self._loaded.lock, self._stop)
 
     def _bits(self, recipe: Recipe) -> float:
-        skipped = len(recipe.skip) / self.layers
-        stored = [recipe.scheme(part).bits_per_element(self._head_dim) or 16.0 for part in PARTS]
-        return skipped * 16.0 + (1 - skipped) * sum(stored) / len(stored)
+        return bits_of(recipe, self.layers, self._head_dim)
 
 
 class _Turn:
@@ -234,17 +178,3 @@ def _quantized(passes: _Passes, recipe: Recipe) -> list[int]:
     """Return the layers that a recipe stores quantized in this model."""
     cache = RoundTripCache(passes._loaded.model.config, recipe)
     return [i for i in range(passes.layers) if i not in recipe.skip and i not in cache.not_quantized]
-
-
-def _suggested(recipe: Recipe, kl: dict[str, np.ndarray], parts: list[str]) -> dict[str, Recipe]:
-    """Return what a map suggests: exempt the few layers that hold most of the KL; store one part alone."""
-    cost = sum(np.nan_to_num(kl[part]) for part in parts)
-    order, most = np.argsort(-cost, kind="stable"), max(1, int(MOST_SKIPPED * len(cost)))
-    held = np.cumsum(cost[order])
-    few = order[: min(most, 1 + int(np.searchsorted(held, HALF * held[-1])))]
-    found = {}
-    if held[-1] > 0 and len(few) < len(cost):
-        found["skip"] = replace(recipe, skip=tuple(sorted({*recipe.skip, *map(int, few)})))
-    if len(parts) == len(PARTS):
-        found |= {f"{part}-only": part_alone(recipe, part) for part in PARTS}
-    return found

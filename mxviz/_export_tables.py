@@ -138,9 +138,9 @@ def _race(capture: Capture, **_: Any) -> Table:
 
 
 def _race_layers(capture: Capture, schemes: tuple[str, ...], part: str) -> Table:
-    from mxviz._pictures_race import _layer_lines
+    from mxviz._pictures_race_words import layer_values
 
-    found = _layer_lines(capture, schemes, part)
+    found = layer_values(capture, schemes, part)
     cells = ((layer, name, line[i]) for name, line in found.items() for i, layer in enumerate(capture.layers))
     return ["layer", "scheme", "sqnr_db"], cells
 

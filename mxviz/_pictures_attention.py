@@ -13,17 +13,19 @@ from mxviz.figures import Figure
 from mxviz.figures.attention import attention_bars, head_errors
 from mxviz.figures.labels import shorten
 from mxviz.formats import Recipe
+from mxviz.outliers import ChannelOutlier, layer_channel_outliers
 
 _LITTLE = 0.01  # share of attention: where both lanes stay below, the sentence says so
 
 
 def default_query(capture: Capture, layer: int | None = None) -> tuple[int, int, int]:
-    """Return layer, query head and position to open with: the head whose output one scale changes most, and
-    the last token held, which has the most to look at.
+    """Return layer, query head and position to open with: where the strongest outlier channel of the keys
+    is, that query head of its KV head whose output one scale changes most, and the last token held, which
+    has the most to look at. Where no channel stands out, the worst of all heads.
 
     Args:
         capture: a run with queries.
-        layer: keep to this layer; by default the one with the worst head.
+        layer: keep to this layer.
 
     Raises:
         ValueError: where no queries were recorded.
@@ -31,9 +33,37 @@ def default_query(capture: Capture, layer: int | None = None) -> tuple[int, int,
     layers = query_layers(capture) if layer is None else (layer,)
     if not layers:
         raise ValueError("no queries were recorded; run with mxviz of now, and measure the effect")
+    loud = loudest(capture, layers)
+    if loud is not None:
+        layers = (loud.layer,)
     errors = {i: np.nan_to_num(errors_of(capture, i, None, None).single) for i in layers}
+    if loud is not None:
+        group = len(errors[loud.layer]) // capture.part("key", loud.layer).shape[0]
+        shared = np.arange(len(errors[loud.layer])) // group == loud.head
+        errors[loud.layer] = np.where(shared, errors[loud.layer], -1.0)
     worst = max(layers, key=lambda i: errors[i].max())
     return worst, int(errors[worst].argmax()), capture.tokens_held - 1
+
+
+@lru_cache(maxsize=32)
+def loudest(capture: Capture, layers: tuple[int, ...]) -> ChannelOutlier | None:
+    """Return the strongest outlier channel of some layers' keys, None where none stands out."""
+    found = [row for i in layers for row in layer_channel_outliers(capture.part("key", i), "key", i)]
+    return max(found, key=lambda row: row.ratio_to_median, default=None)
+
+
+def opening_words(capture: Capture, layer: int) -> str:
+    """Say why a layer opens with the query head it opens with."""
+    loud = loudest(capture, (layer,))
+    if loud is None:
+        return (
+            f"No key channel of layer {layer} stands out: it opens with the head that one scale hurts most."
+        )
+    return (
+        f"KV head {loud.head} of layer {layer} holds channel {loud.channel}, the layer's loudest at "
+        f"{loud.ratio_to_median:.0f} times the median: it opens with that one of its query heads that one "
+        "scale hurts most."
+    )
 
 
 def attention_picture(

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
 
 import numpy as np
 
+from mxviz import _pictures_race_words as told
 from mxviz._pictures_race_table import Effects, all_effects, bits_of, recipe_words, rows, words
 from mxviz.capture import PARTS, Capture
 from mxviz.figures import Figure
 from mxviz.figures.race import MEASURES, Entry, Line, race_layers, race_map
 from mxviz.formats import Kind, Recipe, Scheme
 from mxviz.pictures import short_name
-from mxviz.race import layer_lines, pareto
+from mxviz.race import pareto
 
 ABOUT = {
     "race": "Each mark is one scheme: the further left, the fewer bits it costs. The grey line is the Pareto "
     "front: for every scheme off it there is one that costs no more and loses less by this measure.",
     "race_layers": "Each line is one scheme, layer by layer. Where lines part, it matters in that layer how "
-    "the scales are shared; where all of them dip, its numbers are hard to store for any.",
+    "the scales are shared; where all of them are bad, its numbers are hard to store for any. SQNR sums "
+    "squares, so where one channel towers it tells how that channel was stored; the flushed share counts "
+    "every number once.",
 }
 """What a reader sees in the figures."""
 
@@ -58,11 +60,12 @@ def race_picture(
     own = {capture.recipe, capture.baseline}
     if measure != "kl":
         own = {str(Recipe.parse(text).scheme(part)) for text in own}
+    title = told.effect_sentence(entries) if measure == "kl" else told.loss_sentence(capture, measure, part)
     what = f"{part}s of all {len(capture.layers)} recorded layers" if measure != "kl" else _kl_words(capture)
     return race_map(
         list(entries.values()),
         measure,
-        title=sentence(entries, measure, part),
+        title=title,
         subtitle=f"{short_name(capture.model)} · {what}; {_ABOUT_BITS}",
         front=front,
         marked=[i for i, name in enumerate(entries) if name in own],
@@ -75,36 +78,38 @@ def layers_picture(
     capture: Capture,
     schemes: Sequence[str],
     part: str = "key",
+    measure: str = "sqnr",
     *,
     theme: str = "light",
     width: int = 1280,
     height: int | None = None,
 ) -> Figure:
-    """Draw the SQNR of some schemes layer by layer.
+    """Draw what some schemes lose layer by layer.
+
+    Args:
+        measure: `sqnr` in dB or `flushed` in percent.
 
     Raises:
-        ValueError: for a scheme that does not parse, or an unknown part or theme.
+        ValueError: for a scheme that does not parse, or an unknown part, measure or theme.
     """
-    found = _layer_lines(capture, tuple(schemes), part)
+    if measure not in told.LINES:
+        raise ValueError(f"no lines of {measure!r}; expected one of: {', '.join(told.LINES)}")
+    found = told.layer_values(capture, tuple(schemes), part, told.LINES[measure])
     dashes, lines = ("solid", "dash", "dot", "dashdot", "longdash"), []
     for name, values in found.items():
         scheme = Scheme.parse(name)
         used = sum(line.single == (not scheme.is_blocked) for line in lines)
         dash = dashes[used % len(dashes)]
-        held = [np.nan if v is None or np.isinf(v) else v for v in values]
+        held = [np.nan if v is None or np.isinf(v) else v * told.TIMES[measure] for v in values]
         lines.append(Line(words(scheme), held, not scheme.is_blocked, dash))
     return race_layers(
         lines,
         list(capture.layers),
-        title=_layer_sentence(lines, capture, part),
+        measure,
+        title=told.lines_sentence(lines, capture.layers, part, measure),
         subtitle=f"{short_name(capture.model)} · {part}s, all KV heads of a layer together",
         **{"theme": theme, "width": width, "height": height},
     )
-
-
-@lru_cache(maxsize=32)
-def _layer_lines(capture: Capture, schemes: tuple[str, ...], part: str) -> dict[str, list[float | None]]:
-    return layer_lines(capture, schemes, part)
 
 
 def scheme_entries(capture: Capture, measure: str, part: str) -> dict[str, Entry]:
@@ -134,53 +139,6 @@ def effect_entries(capture: Capture, effects: Effects | None = None) -> dict[str
             scheme = recipe.value if recipe.key.is_none else recipe.key
             entries[text] = _entry(recipe_words(recipe), scheme, bits, found["kl_mean"], top1)
     return entries
-
-
-def sentence(entries: Mapping[str, Entry], measure: str, part: str) -> str:
-    """Say what the race shows at 4 bits, from its numbers."""
-    if measure == "kl":
-        return _effect_sentence(entries)
-    block = [entries[name].value for name in ("mxfp4", "mxfp4:axis=token") if name in entries]
-    one = entries["fp4@tensor"].value if "fp4@tensor" in entries else np.nan
-    if not block or not np.isfinite([*block, one]).all():
-        return f"What every scheme costs, and what it loses of these {part}s"
-    if measure == "flushed":
-        shares = f"{one:.0f} % of these {part}s to zero, a scale per block {min(block):.0f} %"
-        return f"At 4 bits one scale flushes {shares}"
-    more = max(block) - one
-    if abs(more) < 0.5:
-        return f"At 4 bits one scale and a scale per block leave these {part}s about the same SQNR"
-    first, second = ("one scale", "a scale per block") if more > 0 else ("a scale per block", "one scale")
-    return f"At 4 bits {first} costs {abs(more):.1f}\N{NO-BREAK SPACE}dB more than {second}"
-
-
-def _effect_sentence(entries: Mapping[str, Entry]) -> str:
-    values = {name: entry.value for name, entry in entries.items() if np.isfinite(entry.value)}
-    ways = ("k=mxfp4:axis=token;v=mxfp4", "mxfp4")
-    if values.keys() >= set(ways):
-        tokens, channels = (f"{values[way]:.2g}\N{NO-BREAK SPACE}nats" for way in ways)
-        return (
-            f"MXFP4 with keys cut along tokens moves the next word by {tokens}, along channels by {channels}"
-        )
-    if not values:
-        return "What these recipes do to the next word was not measured"
-    least = min(values, key=values.get)
-    return (
-        f"Of {len(values)} recipes {entries[least].name} moves the next word least: {values[least]:.2g} nats"
-    )
-
-
-def _layer_sentence(lines: Sequence[Line], capture: Capture, part: str) -> str:
-    spread = {
-        line.name: np.nanmax(line.values) - np.nanmin(line.values) for line in lines if len(line.values)
-    }
-    if not spread or np.isnan(list(spread.values())).all():
-        return f"How each layer's {part}s fare"
-    worst = max(spread, key=spread.get)
-    values = next(line.values for line in lines if line.name == worst)
-    layer = capture.layers[int(np.nanargmin(values))]
-    low = float(np.nanmin(values))
-    return f"{worst} is least even: {low:.1f} dB in layer {layer}, {spread[worst]:.0f} dB below its best"
 
 
 def _kl_words(capture: Capture) -> str:

@@ -13,8 +13,8 @@ from mxviz.figures._nats import plain
 from mxviz.figures.sensitivity import Rung, layer_map, recipe_ladder
 from mxviz.formats import Recipe
 
-if TYPE_CHECKING:  # the engine loads transformers, which a page that only shows results can do without
-    from mxviz._engine_sensitivity import Measured, Sensitivity
+if TYPE_CHECKING:
+    from mxviz._engine_layers import Measured, Sensitivity
 
 SPACE = "\N{NO-BREAK SPACE}"
 COMPARED = (
@@ -62,9 +62,25 @@ def layer_map_picture(
         subtitle=f"{model} · {found.recipe}, one layer's keys or values at a time, the rest exact; mean "
         f"KL(exact‖quantized) over the first {found.tokens:,} tokens",
         marked=skipped(found),
+        meaning=_meaning(found.recipe),
         theme=theme,
         width=width,
         height=height,
+    )
+
+
+def both_sentence(micro: Sensitivity, single: Sensitivity) -> str:
+    """Say what the layer that costs most with one scale costs, and what it costs micro-scaled."""
+    kl = {part: x for part, x in single.kl.items() if np.isfinite(x).any()}
+    if not kl:
+        return layers_sentence(micro)
+    part = max(kl, key=lambda p: np.nanmax(kl[p]))
+    layer = int(np.nanargmax(kl[part]))
+    less = float(micro.kl[part][layer])
+    told = f", micro-scaled by {_nats(less)}" if np.isfinite(less) else ""
+    return (
+        f"One scale for layer {layer}'s {_PARTS[part]} alone moves the next word by "
+        f"{_nats(float(kl[part][layer]))}{told}"
     )
 
 

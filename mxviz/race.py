@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mxviz import ops
+from mxviz._engine_layers import is_one_layer
 from mxviz.capture import PARTS, Capture
 from mxviz.formats import SCHEMES, Axis, Reach, Recipe, ScaleFormat, Scheme
 from mxviz.metrics import ErrorSums, effect_stats, error_stats, error_sums, pool, round_trip
@@ -64,8 +65,16 @@ def race(capture: Capture) -> list[Row]:
     ]
 
 
-def layer_lines(capture: Capture, schemes: Sequence[str], part: str) -> dict[str, list[float | None]]:
-    """Return the SQNR (dB; None without signal) of every recorded layer, a list a scheme.
+def layer_lines(
+    capture: Capture, schemes: Sequence[str], part: str, measure: str = "sqnr_db"
+) -> dict[str, list[float | None]]:
+    """Return one number of every recorded layer, a list a scheme.
+
+    Args:
+        capture: what was recorded.
+        schemes: by string.
+        part: `key` or `value`.
+        measure: `sqnr_db` (None without signal), or the shares `flushed` and `clipped`, 0 to 1.
 
     Raises:
         ValueError: for a scheme that does not parse, or a part that was not recorded.
@@ -73,7 +82,7 @@ def layer_lines(capture: Capture, schemes: Sequence[str], part: str) -> dict[str
     layers = [_Stack.of([capture.part(part, layer)]) for layer in capture.layers]
     parsed = {name: Scheme.parse(name) for name in schemes}
     return {
-        name: [error_stats(_sums(layer, scheme))["sqnr_db"] for layer in layers]
+        name: [error_stats(_sums(layer, scheme))[measure] for layer in layers]
         for name, scheme in parsed.items()
     }
 
@@ -105,21 +114,25 @@ def measured(capture: Capture) -> dict[str, dict[str, float | None]]:
     """Return what the capture itself knows of recipes' effect on the next token: canonical string to
     `kl_mean`, `kl_p99` (nats) and `top1_agreement`; its own recipe and baseline under their strings.
 
-    A lane of `capture.effect` beyond these two is named by its recipe.
+    A lane of `capture.effect` beyond these two is named by its recipe. Recipes that store one layer alone
+    are left out: they are parts of a map, see `mxviz._engine_layers`.
     """
     own = {"micro": capture.recipe, "single": capture.baseline}
+    layers = int(capture.shape.get("layers") or len(capture.layers))
     found = {}
     for lane, tables in capture.effect.items():
-        if lane != "exact":
-            found[_canonical(own.get(lane, lane))] = effect_stats(tables["kl"], tables["top1"])
+        name = _canonical(own.get(lane, lane), layers)
+        if lane != "exact" and name is not None:
+            found[name] = effect_stats(tables["kl"], tables["top1"])
     return found
 
 
-def _canonical(text: str) -> str:
+def _canonical(text: str, layers: int) -> str | None:
     try:
-        return str(Recipe.parse(text))
+        recipe = Recipe.parse(text)
     except ValueError:  # a lane of somebody's own
         return text
+    return None if is_one_layer(recipe, layers) else str(recipe)
 
 
 @dataclass(frozen=True)

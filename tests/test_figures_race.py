@@ -8,6 +8,7 @@ from made_capture import LAYERS, made_capture
 
 from mxviz import _pictures_race as pictures
 from mxviz import _pictures_race_table as tables
+from mxviz import _pictures_race_words as sayings
 from mxviz.figures import alt_text
 from mxviz.figures.labels import text_width
 from mxviz.figures.race import MEASURES, Entry, Line, race_layers, race_map
@@ -127,6 +128,9 @@ def test_lines_hold_one_number_a_layer() -> None:
     assert fig.data[1].x == (0, 2, 7)
     assert (fig.data[0].marker.symbol, fig.data[1].marker.symbol) == ("circle", "square")
     assert "MXFP4 17.0 to 18.0 dB" in alt_text(fig)
+    shares = race_layers(lines, [0, 2, 7], "flushed", title="t")
+    assert "MXFP4 17.0 to 18.0 % flushed" in alt_text(shares) and shares.layout.yaxis.range == (-4, 104)
+    assert "% flushed" in shares.data[0].hovertemplate
 
 
 # From a capture
@@ -159,26 +163,40 @@ def test_kl_is_of_recipes_and_takes_what_was_measured_since() -> None:
     assert (mixed.name, mixed.bits, mixed.along) == ("MXFP4, keys along tokens", 4.25, "token")
     title = pictures.race_picture(capture, "kl", effects=since).layout.title.text
     mxfp4 = entries["mxfp4"].value
-    said = f"moves the next word by 0.02\N{NO-BREAK SPACE}nats, along channels by {mxfp4:.2g}"
-    assert said in title.replace("<br>", " ")
+    said = f"along channels by {mxfp4:.2g} nats, with keys along tokens by 0.02 nats"
+    assert said in title.replace("<br>", " ").replace("\N{NO-BREAK SPACE}", " ")
+    assert title.startswith(f"At 4 bits one scale moves the next word by {kl:.2g}")
 
 
-def test_sentences_say_what_the_numbers_do() -> None:
-    def entries(block: float, one: float) -> dict[str, Entry]:
-        values = {"mxfp4": block, "mxfp4:axis=token": block - 1, "fp4@tensor": one}
-        return {name: Entry(name, 4, value, False, False, None) for name, value in values.items()}
+def test_what_is_flushed_is_told_before_sqnr(monkeypatch: pytest.MonkeyPatch) -> None:
+    def say(measure: str, one: tuple, blocks: tuple, layers: list[float]) -> str:
+        found = dict(zip((sayings.ONE, *sayings.BLOCKS), (one, *blocks), strict=True))
+        rows = [{"scheme": n, "key_flushed": x[0], "key_sqnr_db": x[1]} for n, x in found.items()]
+        monkeypatch.setattr(sayings, "rows", lambda capture: rows)
+        monkeypatch.setattr(sayings, "layer_values", lambda *a: {sayings.ONE: layers})
+        return sayings.loss_sentence(made_capture(), measure, "key").replace("\N{NO-BREAK SPACE}", " ")
 
-    gap = "\N{NO-BREAK SPACE}"
-    say = pictures.sentence
-    more = f"At 4 bits one scale costs 14.0{gap}dB more than a scale per block"
-    assert say(entries(18, 4), "sqnr", "key") == more
-    less = f"At 4 bits a scale per block costs 2.0{gap}dB more than one scale"
-    assert say(entries(10, 12), "sqnr", "key") == less
-    assert "about the same SQNR" in say(entries(10.3, 10), "sqnr", "value")
-    flushed = "At 4 bits one scale flushes 39 % of these keys to zero, a scale per block 6 %"
-    assert say(entries(7, 39), "flushed", "key") == flushed
-    assert "What every scheme costs" in say(entries(np.nan, 1), "sqnr", "key")
-    assert "not measured" in say({}, "kl", "key")
+    wild = ((0.39, 17.5), ((0.23, 17.5), (0.07, 18.7)), [0.2, 0.95, 0.3])
+    told = "one scale flushes 39 % of these keys to zero (95 % in layer 1), a scale per block 7 to 23 %"
+    assert say("flushed", *wild) == f"At 4 bits {told}"
+    assert say("sqnr", *wild) == f"SQNR hides it: at 4 bits {told}"
+    even = ((0.39, 14.0), ((0.20, 17.0), (0.20, 19.3)), [0.4, 0.39, 0.38])
+    told = "At 4 bits one scale flushes 39 % of these keys to zero, a scale per block 20 %"
+    assert say("sqnr", *even) == f"{told}, 5.3 dB of SQNR above it at best"
+    below = ((0.10, 14.0), ((0.20, 12.0), (0.20, 11.0)), [0.4])
+    assert say("sqnr", *below).endswith("2.0 dB of SQNR below it at best")
+    assert "What every scheme costs" in say("sqnr", (None, None), wild[1], [0.1])
+    assert "not measured" in sayings.effect_sentence({})
+
+
+def test_lines_name_the_layer_that_is_flushed_most() -> None:
+    lines = [Line("FP4", [20.0, 95.2], True), Line("MXFP4", [6.0, 5.0], False)]
+    said = sayings.lines_sentence(lines, [0, 8], "key", "flushed").replace("\N{NO-BREAK SPACE}", " ")
+    assert said == "FP4 flushes 95.2 % of the keys of layer 8 to zero, MXFP4 at most 6.0 % of any layer's"
+    assert sayings.lines_sentence([Line("FP4", [np.nan], True)], [0], "key", "sqnr") == (
+        "How each layer's keys fare"
+    )
+    assert sayings.hidden_by_squares(made_capture(), ["mxfp4"], "key") is None
 
 
 def test_every_scheme_has_a_name_of_its_own() -> None:

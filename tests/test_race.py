@@ -120,6 +120,8 @@ def test_layer_lines_are_each_layers_own() -> None:
             x_hat = oracle.quantize(x, name).x_hat.astype(np.float64)
             right = 10 * np.log10(np.square(x, dtype=np.float64).sum() / np.square(x - x_hat).sum())
             assert values[layer] == pytest.approx(right, rel=1e-9), (name, layer)
+            zeros = ((x_hat == 0) & (x != 0)).sum() / (x != 0).sum()
+            assert layer_lines(capture, [name], "key", "flushed")[name][layer] == pytest.approx(zeros)
     with pytest.raises(ValueError, match="unknown scheme 'mxfp5'"):
         layer_lines(capture, ["mxfp5"], "key")
 

@@ -77,19 +77,27 @@ def test_measure_and_part_redraw(opened):
     seen.add(spec(at))
     group(at, "Part").set_value("value").run()
     seen.add(spec(at))
-    group(at, "What is lost").set_value("kl").run()
+    group(at, "What is lost").set_value("sqnr").run()
     seen.add(spec(at))
     assert len(seen) == 4 and not at.exception
-    assert group(at, "Part").disabled
 
 
 def test_nothing_measured_is_one_calm_line(opened):
     at = opened(replace(made_capture(), effect={}))
-    group(at, "What is lost").set_value("kl").run()
     assert [line.value for line in at.info] == [
-        "The next word was not measured in this run. It can be measured below."
+        "KL was not measured in this run: what is flushed to zero stands in its place."
     ]
-    assert len(at.get("plotly_chart")) == 1 and not at.exception
+    assert len(at.get("plotly_chart")) == 2 and "% flushed to zero" in spec(at)
+
+
+def test_lines_follow_what_is_lost_and_sqnr_says_what_it_hides(opened):
+    """One INT4 scale for Qwen's layer 8 has its best SQNR there, and flushes nearly all of its keys."""
+    at = opened(gallery.recorded("qwen-code"))
+    assert "% flushed" in spec(at, 1) and "flushes 96.8" in spec(at, 1) and not at.warning
+    group(at, "What is lost").set_value("sqnr").run()
+    assert "SQNR hides it" in spec(at) and "&#37; in layer 8)" in spec(at)
+    assert "INT4 per tensor in layer 8: SQNR 17.0 dB, the best of its 24 layers" in at.warning[0].value
+    assert any("Σ" in line.value for line in at.caption), "SQNR is explained where it is drawn"
 
 
 def test_a_run_without_its_model_offers_no_measurement(opened):

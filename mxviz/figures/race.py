@@ -28,7 +28,7 @@ MEASURES = {
 
 
 class Line(NamedTuple):
-    """One scheme of `race_layers`: its name, its dB in each layer, its family, and how its line is drawn."""
+    """One scheme of `race_layers`: name, a number for each layer, family, and how its line is drawn."""
 
     name: str
     values: ArrayLike
@@ -99,6 +99,7 @@ def race_map(
 def race_layers(
     lines: Sequence[Line],
     layers: Sequence[int],
+    measure: str = "sqnr",
     *,
     title: str,
     subtitle: str = "",
@@ -106,11 +107,12 @@ def race_layers(
     width: int = 1280,
     height: int | None = None,
 ) -> go.Figure:
-    """Draw the SQNR of a few schemes layer by layer.
+    """Draw what a few schemes lose layer by layer.
 
     Args:
-        lines: the schemes; their values are dB, `[layers]`, NaN where there is none.
+        lines: the schemes; their values are `[layers]`, NaN where there is none.
         layers: layer numbers.
+        measure: what the values are: `sqnr` in dB or `flushed` in percent.
         title: one sentence that says what is seen; plain text, like subtitle.
         theme: `light` or `dark`.
         width: CSS pixels; below 640 the figure is laid out for a phone. So is height.
@@ -136,21 +138,23 @@ def race_layers(
     )
     near = [layers[0] - 0.5, layers[-1] + 0.5]
     _axis(frame, "xaxis", "layer", range=near, dtick=_step(layers), tick0=0)
-    _axis(frame, "yaxis", _named(frame, MEASURES["sqnr"]))
+    ends = {"range": (-4, 104)} if measure == "flushed" else {}
+    _axis(frame, "yaxis", _named(frame, MEASURES[measure]), **ends)
+    unit = {"sqnr": "dB", "flushed": "% flushed"}[measure]
     for line in lines:
-        _line(frame, line, values[line.name], layers)
+        _line(frame, line, values[line.name], layers, unit)
     _legend(frame, "v" if compact else "h")
-    return frame.finish("race-layers", _layers_alt(values, layers), None)
+    return frame.finish("race-layers", _layers_alt(values, layers, measure, unit), None)
 
 
-def _line(frame: Frame, line: Line, values: Any, layers: Sequence[int]) -> None:
+def _line(frame: Frame, line: Line, values: Any, layers: Sequence[int], unit: str) -> None:
     colour = frame.theme.single if line.single else frame.theme.micro
     frame.fig.add_trace(
         go.Scatter(
             **{"x": list(layers), "y": values, "name": escape(line.name), "showlegend": True},
             **{"mode": "lines+markers", "line": {"color": colour, "width": 2.5, "dash": line.dash}},
             marker={"symbol": "square" if line.single else "circle", "size": 6, "color": colour},
-            hovertemplate=f"<b>{escape(line.name)}</b><br>layer %{{x}}: %{{y:.1f}} dB<extra></extra>",
+            hovertemplate=f"<b>{escape(line.name)}</b><br>layer %{{x}}: %{{y:.1f}} {unit}<extra></extra>",
         )
     )
 
@@ -209,10 +213,10 @@ def _alt(drawn: dict[int, Entry], line: Sequence[int], measure: Measure) -> str:
     )
 
 
-def _layers_alt(values: dict[str, Any], layers: Sequence[int]) -> str:
+def _layers_alt(values: dict[str, Any], layers: Sequence[int], measure: str, unit: str) -> str:
     said = [
-        f"{name} {np.nanmin(found):.1f} to {np.nanmax(found):.1f} dB"
+        f"{name} {np.nanmin(found):.1f} to {np.nanmax(found):.1f} {unit}"
         for name, found in values.items()
         if not np.isnan(found).all()
     ]
-    return f"Lines of SQNR over {len(layers)} layers: {'; '.join(said)}."
+    return f"Lines of {MEASURES[measure].axis} over {len(layers)} layers: {'; '.join(said)}."

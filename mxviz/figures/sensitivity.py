@@ -44,6 +44,7 @@ def layer_map(
     title: str,
     subtitle: str = "",
     marked: Sequence[int] = (),
+    meaning: str = "micro",
     theme: str = "light",
     width: int = 1280,
     height: int | None = None,
@@ -55,6 +56,7 @@ def layer_map(
         value: the same for values.
         title: one sentence that says what is seen; plain text, like subtitle.
         marked: layers to point out, such as those a suggestion exempts.
+        meaning: `micro` or `single`: the colour of what was stored.
         theme: `light` or `dark`.
         width: CSS pixels; below 640 the figure is laid out for a phone. So is height.
 
@@ -80,7 +82,7 @@ def layer_map(
     name_axis(frame, "layer, the only one that is quantized")
     for i, (part, x) in enumerate(zip(_PARTS, rows, strict=True)):
         upright(frame, i, (0.0, top), "KL, nats")
-        _layer_bars(frame, i, part, x, marked, colours.outlier)
+        _layer_bars(frame, i, part, x, marked, (getattr(colours, meaning), colours.outlier))
     return frame.finish("sensitivity", _alt(rows), None)
 
 
@@ -91,12 +93,15 @@ def _heading(part: str, x: Row) -> str:
     return f"{part} — layer {worst} costs most: {plain(float(x[worst]))} nats (exact 0)"
 
 
-def _layer_bars(frame: Frame, i: int, part: str, x: Row, marked: Sequence[int], colour: str) -> None:
-    """Draw one part's bars; the marked layers stand out in colour and carry their number."""
+def _layer_bars(
+    frame: Frame, i: int, part: str, x: Row, marked: Sequence[int], colours: tuple[str, str]
+) -> None:
+    """Draw one part's bars; the marked layers stand out in the second colour and carry their number."""
+    plain_colour, colour = colours
     places = np.arange(len(x), dtype=np.float64)
     strong = np.isin(np.arange(len(x)), list(marked))
     hover = f"{part.lower()} alone quantized: KL %{{customdata:.3g}} nats"
-    for some, paint, name in ((~strong, frame.theme.micro, part), (strong, colour, f"{part}, marked")):
+    for some, paint, name in ((~strong, plain_colour, part), (strong, colour, f"{part}, marked")):
         heights = np.where(some, x, np.nan)
         bars(frame, i, places, heights, x, colour=paint, name=name, hover=hover)
         frame.fig.data[-1].visible = bool(some.any())

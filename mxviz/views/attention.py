@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import streamlit as st
 
-from mxviz._pictures_attention import attention_picture, default_query, head_errors_picture
+from mxviz._pictures_attention import attention_picture, default_query, head_errors_picture, opening_words
 from mxviz.attention import query_layers
 from mxviz.capture import Capture
 from mxviz.figures import Figure, alt_text
 from mxviz.figures.labels import visible
-from mxviz.views import permalink, place, style
+from mxviz.views import glossary, permalink, place, style
 
 ABOUT = (
     "Every bar is the share of its attention that one query of one head gives to one token, three times: "
@@ -44,18 +44,26 @@ def section(capture: Capture, run: str, width: int) -> None:
         st.write(ABOUT)
     _chart(head_errors_picture(capture, layer=layer, **options), "head-errors")
     held = ", ".join(map(str, query_layers(capture)))
-    st.caption(f"Queries were recorded for layers {held}. It opens with the head that one scale hurts most.")
+    st.caption(f"{opening_words(capture, layer)} Queries were recorded for layers {held}.")
 
 
 def _query(capture: Capture, run: str) -> tuple[int, int, int]:
     layers = query_layers(capture)
-    at, head, position = st.columns([1.6, 1, 2.4], vertical_alignment="bottom")
+    at, head, position = st.columns([1.5, 1, 2.5], vertical_alignment="top")
     looked = place.get(capture, run).layer
     own = default_query(capture, looked if looked in layers else None)
     layer = at.segmented_control("Layer", layers, default=own[0], required=True, key=f"attention-layer-{run}")
     first = default_query(capture, layer)[1]
     heads = capture.queries[layer].shape[0]
-    query_head = head.selectbox("Query head", range(heads), first, key=f"attention-head-{run}-{layer}")
+    shared = heads // capture.part("key", layer).shape[0]
+    query_head = head.selectbox(
+        "Query head",
+        range(heads),
+        first,
+        key=f"attention-head-{run}-{layer}",
+        format_func=lambda i: f"{i} (KV head {i // shared})",
+        help=glossary.means("query head", "KV head"),
+    )
     token = position.select_slider(
         "Asked by token",
         range(capture.tokens_held),

@@ -112,13 +112,19 @@ def described(name: str, capture: Capture) -> str:
     dtype = str(capture.part("key", capture.layers[0]).dtype).removeprefix("torch.")
     parts = [
         capture.model,
-        f"{capture.tokens_held:,} tokens",
+        tokens_said(capture),
         f"{layers} in {dtype}",
         f"{capture.recipe} against {capture.baseline}",
         *([f"recorded with mxviz, {RUNS[name].licence}"] if name in RUNS else []),
         *(note for note in capture.notes if not capture.lanes),
     ]
     return " · ".join(parts)
+
+
+def tokens_said(capture: Capture) -> str:
+    """Return how many tokens the cache holds, and why the text may have one more."""
+    held, read = capture.tokens_held, len(capture.token_ids)
+    return f"{held:,} tokens" if held == read or not capture.lanes else f"{held:,} of {read:,} tokens stored"
 
 
 def layers_said(layers: Iterable[int], count: int) -> str:

@@ -14,7 +14,8 @@ def show(capture: Capture) -> None:
     st.html(prompt_html(capture.prompt) + capture_lanes_html(capture))
     st.caption(
         "One different token says little: greedy texts part at the first near-tie. The numbers below are "
-        "measured over the whole exact text."
+        f"measured over the whole exact text, {len(capture.token_ids):,} tokens; the cache holds "
+        f"{capture.tokens_held:,} of them, for the newest is stored when it is read."
     )
     if capture.notes:
         st.caption(" · ".join(capture.notes).replace("$", r"\$"))

@@ -11,12 +11,21 @@ from mxviz._outliers_profile import rope_pairing
 from mxviz._outliers_words import broken_words, list_words
 from mxviz.capture import Capture
 from mxviz.figures.labels import shorten
+from mxviz.figures.theme import is_compact
 from mxviz.outliers import RATIO_LIMIT
 from mxviz.page import literal
+from mxviz.views import glossary
 from mxviz.views import place as places
 
 _HEIGHT = 248
 """CSS pixels of the table: six rows and the head."""
+
+SHORT = {
+    "channels": ("layer", "KV head", "channel", "× median"),
+    "tokens": ("token", "is", "its median"),
+    "single values": ("layer", "KV head", "channel", "value"),
+}
+"""Columns that a phone shows, by kind; the figure below the list tells the rest."""
 
 
 def rows_of(capture: Capture, part: str, kind: str, text: str) -> tuple[str, tuple[Row, ...]]:
@@ -37,7 +46,7 @@ def search(capture: Capture, run: str, kind: str, text: str) -> str:
     return kind
 
 
-def show(capture: Capture, run: str, part: str, kind: str, text: str) -> str:
+def show(capture: Capture, run: str, part: str, kind: str, text: str, width: int) -> str:
     """Draw the list; choosing a row moves the place. Return the kind of what is listed.
 
     Args:
@@ -46,6 +55,7 @@ def show(capture: Capture, run: str, part: str, kind: str, text: str) -> str:
         part: `key` or `value`.
         kind: one of `mxviz._outliers_list.KINDS`.
         text: what is searched for, or nothing.
+        width: CSS pixels of the page; a phone gets the columns of `SHORT`.
     """
     kind, rows = rows_of(capture, part, kind, text)
     words = literal(list_words(capture, part, kind, text, rows))
@@ -61,6 +71,8 @@ def show(capture: Capture, run: str, part: str, kind: str, text: str) -> str:
             go(capture, run, rows[picked[0]])
 
     columns = {"channels": _channels, "tokens": _tokens, "single values": _values}[kind](capture, part, rows)
+    if is_compact(width):
+        columns = {name: columns[name] for name in SHORT[kind] if name in columns}
     _table(columns, key, chosen)
     return kind
 
@@ -103,10 +115,14 @@ def _channels(capture: Capture, part: str, rows: tuple[Row, ...]) -> dict[str, t
         ),
     }
     if part == "key":
-        columns["RoPE partner"] = ([row["partner"] for row in rows], _number("%d", _pairing(capture, rows)))
+        partner = f"{glossary.means('RoPE partner')} Here: {_pairing(capture, rows)}"
+        columns["RoPE partner"] = ([row["partner"] for row in rows], _number("%d", partner))
     if any(row["bias"] is not None for row in rows):
         help = "k_proj's bias against the peak; RoPE keeps the length of a pair, so pairs are compared"
-        columns["k_proj bias"] = ([row["bias"] for row in rows], _number("%.4g"))
+        columns["k_proj bias"] = (
+            [row["bias"] for row in rows],
+            _number("%.4g", glossary.means("k_proj bias")),
+        )
         columns["bias alone reaches"] = (
             [None if row["reaches"] is None else 100 * row["reaches"] for row in rows],
             _number("%.0f %%", help),

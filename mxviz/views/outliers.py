@@ -39,7 +39,7 @@ def explore(capture: Capture, run: str, width: int) -> None:
     """
     kind = _controls(capture, run)
     part = places.get(capture, run).part
-    kind = outlier_list.show(capture, run, part, kind, st.session_state[_find_key(run)])
+    kind = outlier_list.show(capture, run, part, kind, st.session_state[_find_key(run)], width)
     place = places.get(capture, run)
     where = {name: getattr(place, name) for name in ("layer", "head", "part")}
     look = {"theme": style.theme().name, "width": width}
@@ -63,7 +63,7 @@ def _show(figure: Figure, key: str) -> None:
 
 def _controls(capture: Capture, run: str) -> str:
     """Draw the choice of part and list and the field to find by name; return the kind of the list."""
-    left, middle, right = st.columns([1, 1.7, 2], vertical_alignment="bottom")
+    left, middle, right = st.columns([1, 1.7, 2], vertical_alignment="top")
     part_key, find_key, kind_key = f"outliers-part-{run}", _find_key(run), "outliers-kind"
     st.session_state[part_key] = places.get(capture, run).part  # other pages may have moved it
     st.session_state.setdefault(find_key, "")

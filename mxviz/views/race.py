@@ -8,9 +8,9 @@ from mxviz import _pictures_race as pictures
 from mxviz import ops
 from mxviz._pictures_race_table import Effects, rows
 from mxviz.capture import PARTS, Capture
-from mxviz.views import gallery, permalink, race_effect, race_lists, style, viewport
+from mxviz.views import gallery, glossary, permalink, race_effect, race_lists, style, viewport
 
-_MEASURES = {"sqnr": "SQNR", "flushed": "flushed to zero", "kl": "KL of the next word"}
+_MEASURES = {"kl": "KL of the next word", "flushed": "flushed to zero", "sqnr": "SQNR"}
 
 
 def page() -> None:
@@ -43,17 +43,18 @@ def explore(capture: Capture, run: str, effects: Effects, width: int) -> None:
         effects: what was measured in this session, by canonical recipe.
         width: CSS pixels to lay the figure out for.
     """
-    left, right = st.columns([2, 1.4], vertical_alignment="bottom")
-    measure = left.segmented_control(
+    row = st.container(horizontal=True, gap="large")
+    measure = row.segmented_control(
         "What is lost",
         list(_MEASURES),
-        default="sqnr",
+        default="kl",
         required=True,
         key="race-by",
         persist_state="session",
         format_func=_MEASURES.get,
+        help=glossary.means("KL", "flushed", "SQNR"),
     )
-    part = right.segmented_control(
+    part = row.segmented_control(
         "Part",
         PARTS if capture.values else PARTS[:1],
         default="key",
@@ -61,17 +62,17 @@ def explore(capture: Capture, run: str, effects: Effects, width: int) -> None:
         key=f"race-part-{bool(capture.values)}",
         persist_state="session",
         format_func=lambda name: f"{name}s",
-        disabled=measure == "kl",
-        help="KL is of keys and values together." if measure == "kl" else None,
+        help="Of SQNR, of the flushed share and of the lines below. KL is of keys and values together.",
     )
     look = {"theme": style.theme().name, "width": width}
     if measure == "kl" and not pictures.effect_entries(capture, effects):
-        st.info("The next word was not measured in this run. It can be measured below.")
-    else:
-        figure = pictures.race_picture(capture, measure, part, effects=effects, **look)
-        race_lists.chart(figure, "race")
-        with st.expander("The race: what am I seeing?"):
-            st.write(pictures.ABOUT["race"])
+        st.info("KL was not measured in this run: what is flushed to zero stands in its place.")
+        measure = "flushed"
+    race_lists.chart(pictures.race_picture(capture, measure, part, effects=effects, **look), "race")
+    if measure == "sqnr":
+        st.caption(f"SQNR: {glossary.means('SQNR')}")
+    with st.expander("The race: what am I seeing?"):
+        st.write(pictures.ABOUT["race"])
     race_effect.section(capture, run, effects)
-    race_lists.show(capture, effects)
-    race_lists.lines(capture, run, part, look)
+    race_lists.show(capture, effects, width)
+    race_lists.lines(capture, run, part, measure, look)

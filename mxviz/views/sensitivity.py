@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import streamlit as st
 
+from mxviz._engine_layers import Sensitivity, recorded, recorded_rows
 from mxviz._models_catalogue import CATALOGUE, is_here
 from mxviz._pictures_sensitivity import (
     COMPARED,
+    both_sentence,
     findings,
     layer_map_picture,
     parts_sentence,
@@ -15,13 +17,16 @@ from mxviz._pictures_sensitivity import (
 )
 from mxviz.capture import Capture
 from mxviz.figures import Figure, alt_text
-from mxviz.views import jobs, measuring, style
+from mxviz.page import literal
+from mxviz.views import gallery, jobs, measuring, permalink, style
+from mxviz.views.limits import limits
 
 MOST_TOKENS = 256  # of the text that is measured; as in the engine, which is loaded on request only
+_LANES = {"single": "one scale", "micro": "micro-scaled"}
 _PASSES = {"layers": "Measure layer by layer", "recipes": "Measure nine recipes"}
 
 
-@st.fragment
+@permalink.fragment
 def section(capture: Capture, run: str, width: int) -> None:
     """Show what was measured of this run, or offer to measure it.
 
@@ -31,28 +36,59 @@ def section(capture: Capture, run: str, width: int) -> None:
         width: CSS pixels to lay figures out for.
     """
     measuring.collect()
+    maps = {lane: _map(capture, run, lane) for lane in _LANES}
+    both = all(found is not None for found in maps.values())
+    said = literal(both_sentence(**maps)) if both else "Where does it hurt, and what to exempt?"
     st.html(
-        '<div class="mx-section"><h2>Where does it hurt, and what to exempt?</h2><p>The model reads this '
-        f"text again, its first {MOST_TOKENS} tokens at most, each time with one layer's keys or values "
-        "quantized and the rest exact. What that suggests is measured as well.</p></div>"
+        f'<div class="mx-section"><h2>{said}</h2><p>The model reads this text again, each time with one '
+        "layer's keys or values stored in few bits and the rest exact. What that suggests is measured as "
+        "well.</p></div>"
     )
     if measuring.pending():
         _live()
         return
     if error := st.session_state.get("measuring-error"):
         st.error(error.replace("$", r"\$"), icon=":material/info:")
+    lane = st.segmented_control(
+        "Stored", list(_LANES), default="single", format_func=_LANES.get, required=True, key="layers-lane"
+    )
     model = model_here(capture)
+    if maps[lane] is None:
+        _missing(capture, run, lane, model)
+    _show(capture, run, maps[lane], width)
+    if maps[lane] is not None and model is not None:
+        with st.expander("Measure again on this machine"):
+            _offer(capture, run, lane, model)
+
+
+def _map(capture: Capture, run: str, lane: str) -> Sensitivity | None:
+    """Return the map of a lane: measured in this session, or recorded with the run."""
+    found = measuring.kept((f"layers-{lane}", run))
+    return found or recorded(capture, capture.recipe if lane == "micro" else capture.baseline)
+
+
+def _missing(capture: Capture, run: str, lane: str, model: str | None) -> None:
+    """Offer to measure what was not recorded; where the model is not here, say what to do instead."""
     if model is not None:
-        _offer(capture, run, model)
-    elif capture.lanes:
-        name = capture.model.replace("`", "")
-        st.info(
-            f"`{name}` is not on this machine, so nothing can be measured here. SmolLM2 is built in: choose "
-            "its run, or ask it something yourself."
-        )
-    else:
+        _offer(capture, run, lane, model)
+        return
+    if not capture.lanes:
         st.info("These numbers are a tensor of their own, so there is no model to measure.")
-    _show(capture, run, width)
+        return
+    name = capture.model.replace("`", "")
+    st.info(
+        f"No map of the layers was recorded with this run, and `{name}` is not on this machine to measure "
+        "one. Look at a recorded run that has its map; or ask the model something on the page Run, which "
+        "fetches it, and come back."
+    )
+    with_map = [n for n in gallery.recorded_names() if n != run and _map(gallery.recorded(n), n, lane)]
+    row = st.container(horizontal=True)
+    for other in with_map:
+        row.button(gallery.label(other), key=f"layers-see-{other}", on_click=_look_at, args=(other,))
+
+
+def _look_at(run: str) -> None:
+    st.session_state["look-at"] = run
 
 
 def model_here(capture: Capture) -> str | None:
@@ -61,6 +97,8 @@ def model_here(capture: Capture) -> str | None:
     named = [n for n, entry in CATALOGUE.items() if short in (_plain(n), _plain(entry.title))]
     if named or not capture.lanes:  # a tensor of its own belongs to no model
         return next((name for name in named if is_here(name)), None)
+    if limits().public:  # a file may name a folder of this machine
+        return None
     with jobs.IMPORTS:
         from mxviz.models import is_ready
 
@@ -71,7 +109,7 @@ def _plain(name: str) -> str:
     return "".join(c for c in name.rsplit("/", 1)[-1].casefold() if c.isalnum())
 
 
-def _offer(capture: Capture, run: str, model: str) -> None:
+def _offer(capture: Capture, run: str, lane: str, model: str) -> None:
     layers = int(capture.shape.get("layers") or len(capture.layers))
     counts = {"layers": 2 * layers + 5, "recipes": len(COMPARED) + 1}
     for column, (name, words) in zip(st.columns(len(_PASSES)), _PASSES.items(), strict=True):
@@ -80,8 +118,9 @@ def _offer(capture: Capture, run: str, model: str) -> None:
             key=f"measure-{name}",
             width="stretch",
             on_click=_start,
-            args=(name, capture, run, model),
+            args=(name, capture, run, lane, model),
         )
+    st.caption(f"Over the first {MOST_TOKENS} tokens of this text at most.")
 
 
 def _seconds(capture: Capture) -> float:
@@ -90,8 +129,9 @@ def _seconds(capture: Capture) -> float:
     return max(0.3, capture.timings.get("measure_s", 4.0) / 3 * share * 1.3)
 
 
-def _start(name: str, capture: Capture, run: str, model: str) -> None:
+def _start(name: str, capture: Capture, run: str, lane: str, model: str) -> None:
     st.session_state["measuring-error"] = None
+    recipe = capture.recipe if lane == "micro" else capture.baseline
 
     def work(model, said, should_stop):
         with jobs.IMPORTS:
@@ -99,10 +139,10 @@ def _start(name: str, capture: Capture, run: str, model: str) -> None:
 
         loaded, options = jobs.loaded(model), {"said": said, "should_stop": should_stop}
         if name == "layers":
-            return engine.sensitivity(loaded, capture.token_ids, capture.recipe, **options)
+            return engine.sensitivity(loaded, capture.token_ids, recipe, **options)
         return engine.compare_recipes(loaded, capture.token_ids, COMPARED, **options)
 
-    measuring.start((name, run), model, work)
+    measuring.start((f"layers-{lane}" if name == "layers" else name, run), model, work)
 
 
 @st.fragment(run_every=0.5)
@@ -116,14 +156,16 @@ def _live() -> None:
     stop.button("Stop", key="measuring-stop", on_click=job.stop.set, width="stretch")
 
 
-def _show(capture: Capture, run: str, width: int) -> None:
+def _show(capture: Capture, run: str, found: Sensitivity | None, width: int) -> None:
     size, model = {"theme": style.theme().name, "width": width}, capture.model
-    if (found := measuring.kept(("layers", run))) is not None:
+    if found is not None:
         _chart(layer_map_picture(found, model, **size), "layers")
         _chart(suggestion_picture(found, model, **size), "suggestions")
         st.caption(parts_sentence(found))
-    if (rows := measuring.kept(("recipes", run))) is not None:
-        tokens = min(MOST_TOKENS, len(capture.token_ids))
+    rows, tokens = measuring.kept(("recipes", run)), min(MOST_TOKENS, len(capture.token_ids))
+    if rows is None:
+        rows, tokens = recorded_rows(capture, COMPARED), len(capture.token_ids)
+    if rows:
         _chart(recipes_picture(rows, model, tokens, **size), "recipes")
         st.markdown("\n".join(f"- {line}" for line in findings(rows)))
 
