@@ -17,14 +17,17 @@ def page() -> None:
         "the cache as it is, from one stored in a few bits with a scale for each small block, and from one "
         "with a single scale for everything.</p></header>"
     )
+    ask.collect()
+    name, capture = _with_texts()
+    if not ask.running():
+        ask.follow(capture)
     ask.panel()
     if not ask.running():
-        _answers()
+        _answers(name, capture)
 
 
-def _answers() -> None:
+def _answers(name: str, capture: Capture | None) -> None:
     """Show the run that is looked at: whose it is, its texts, its numbers, and how to go on."""
-    name, capture = _with_texts()
     if capture is None:
         st.info("Press Generate: three texts appear here.")
         return
@@ -46,7 +49,7 @@ def _with_texts() -> tuple[str, Capture | None]:
 
 
 def _whose(name: str, capture: Capture) -> str:
-    """Say which model answered, when, and whether it is the prompt above that was answered."""
+    """Say which model answered, when, and whether it is what is set above that was asked."""
     first = capture.turns[0].prompt if capture.turns else capture.prompt
     earlier = st.session_state.get("prompt", first).strip() != first.strip()
     said = literal(gallery.described(name, capture))
@@ -56,4 +59,6 @@ def _whose(name: str, capture: Capture) -> str:
         said += (
             ". <strong>These answers are to the earlier prompt below</strong>: press Generate to ask yours"
         )
+    if ask.chosen_model() != capture.model:
+        said += f". Generate asks another model than this one: {literal(ask.chosen_model())}"
     return said + "."
