@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mxviz.formats import ELEMENTS, SCHEMES, ElementFormat, Kind, Reach, ScaleFormat, Scheme
+from mxviz.formats import ELEMENTS, FLT_MAX, SCHEMES, ElementFormat, Kind, Reach, ScaleFormat, Scheme
 from mxviz.quantize import quantize
 
 LIMITS = {  # element: (bits, largest value, smallest positive value, emax, ticks on the ruler)
@@ -31,6 +31,17 @@ def test_limits_follow_from_the_fields(name: str) -> None:
     assert (e.bits, e.max_normal, e.min_subnormal, e.emax, len(e.ticks)) == LIMITS[name]
     assert e.ticks == tuple(sorted(e.ticks))
     assert len(e.values) == 1 << e.bits
+
+
+def test_biases_nan_codes_and_the_end_of_float32() -> None:
+    """By OFP8 and OCP MX; integers have no bias, and only 8-bit floats have a NaN."""
+    biases = {"fp8_e4m3": 7, "fp8_e5m2": 15, "fp6_e2m3": 1, "fp6_e3m2": 3, "fp4": 1}
+    assert {name: e.bias for name, e in ELEMENTS.items() if e.bias} == biases
+    assert {name: e.nan_code for name, e in ELEMENTS.items() if e.nan_code is not None} == {
+        "fp8_e4m3": 0x7F,
+        "fp8_e5m2": 0x7F,
+    }
+    assert torch.finfo(torch.float32).max == FLT_MAX
 
 
 def test_a_format_of_ones_own_gets_its_limits_from_its_fields() -> None:
@@ -114,6 +125,26 @@ def test_what_each_scale_is_stored_as() -> None:
             assert (blocks.zeros is not None) == (scheme.scale is ScaleFormat.FLOAT16_ZERO)
             assert (blocks.global_scale is not None) == (scheme.scale is ScaleFormat.E4M3)
             assert scheme.reach is Reach.BLOCK or "@" in scheme.name
+
+
+CAPTIONS = {
+    "mxfp4": "MXFP4, E8M0 scale per 32 channels, rule floor",
+    "mxfp6_e2m3:axis=token,scale=even,block=16": "MXFP6 E2M3, E8M0 scale per 16 tokens, rule even",
+    "mxint4": "MXINT4, E8M0 scale per 32 channels, rule floor (not in OCP MX; the teaching twin of INT4)",
+    "nvfp4": "NVFP4, E4M3 × float32 scale per 16 channels",
+    "aint2:axis=token": "AINT2, float16 + zero point scale per 32 tokens",
+    "int4@tensor": "INT4, one scale for the layer (float32 scale)",
+    "int8@head": "INT8, one scale per head (float32 scale)",
+    "fp4@token": "FP4, one scale per token (float32 scale)",
+    "fp6_e3m2@channel": "FP6 E3M2, one scale per channel (float32 scale)",
+    "fp8_e4m3@one": "FP8 E4M3, scale fixed at 1.0",
+    "none": "uncompressed",
+}
+
+
+@pytest.mark.parametrize("text", CAPTIONS)
+def test_a_scheme_in_one_phrase(text: str) -> None:
+    assert Scheme.parse(text).describe() == CAPTIONS[text]
 
 
 def test_captions_say_the_rule_and_that_mxint4_is_not_ocps() -> None:

@@ -59,6 +59,7 @@ def test_every_recipe_reads_back_as_itself(recipe: Recipe) -> None:
         ("nvfp4:block=16", "nvfp4"),
         ("nvfp4:block=32", "nvfp4:block=32"),
         (" mxfp4 : scale = even ", "mxfp4:scale=even"),
+        ("\n kivi4 ; sink = 4 ; skip = 0 , 23 ", "k=aint4:axis=token;v=aint4;sink=4;residual=128;skip=0,23"),
         ("k=mxfp4;v=mxfp4", "mxfp4"),
         ("v=mxfp4;k=mxfp4:axis=token", "k=mxfp4:axis=token;v=mxfp4"),
         ("mxfp4;rotate=1;skip=23,0;residual=32;sink=4", "mxfp4;sink=4;residual=32;skip=0,23;rotate=1"),
@@ -126,6 +127,15 @@ REFUSED = {
     "mxfp4;tail=3": "expected a scheme or one of: k=, v=, sink=, residual=, skip=, rotate=",
     "none;sink=4": "do nothing",
     "none;rotate=1": "do nothing",
+    "none;residual=32": "do nothing",
+    "none;skip=0": "do nothing",
+    "mxfp4;skip=x": "skip='x' is not valid",
+    "mxfp4;k": "k in recipe 'mxfp4;k' needs a value, for instance k=mxfp4",
+    "mxfp4;v": "v in recipe 'mxfp4;v' needs a value, for instance k=mxfp4",
+    "mxfp4;sink": "needs a value, for instance sink=4",
+    "mxfp4;residual": "needs a value, for instance residual=32",
+    "mxfp4;skip": "needs a value, for instance skip=0,23",
+    "mxfp4;rotate": "needs a value, for instance rotate=1",
 }
 
 
@@ -184,8 +194,9 @@ def test_any_string_parses_or_raises_a_value_error(text: str) -> None:
 
 @pytest.mark.parametrize(("text", "missing"), [("k=mxfp4", "values"), ("v=mxfp4;sink=4", "keys")])
 def test_a_missing_half_means_none_and_is_warned_about(text: str, missing: str) -> None:
-    with pytest.warns(UserWarning, match=f"the {missing} stay uncompressed"):
+    with pytest.warns(UserWarning, match=f"the {missing} stay uncompressed") as caught:
         recipe = Recipe.parse(text)
+    assert caught[0].filename == __file__  # it is the caller's line that is shown
     assert recipe.scheme({"values": "value", "keys": "key"}[missing]).is_none
 
 
@@ -194,6 +205,22 @@ def test_a_whole_recipe_warns_about_nothing(text: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         Recipe.parse(text)
+
+
+PHRASES = {
+    "none": "uncompressed",
+    "mxfp4": "MXFP4, E8M0 scale per 32 channels, rule floor",
+    "k=int4@head;v=int8@token": "keys INT4, one scale per head (float32 scale); "
+    "values INT8, one scale per token (float32 scale)",
+    "nvfp4;sink=4": "NVFP4, E4M3 × float32 scale per 16 channels; first 4 tokens exact",
+    "int4@tensor;sink=2;residual=32;skip=0,23;rotate=1": "INT4, one scale for the layer (float32 scale); "
+    "first 2 tokens exact; newest 32 tokens exact; layers 0, 23 exact; rotated",
+}
+
+
+@pytest.mark.parametrize("text", PHRASES)
+def test_a_recipe_in_one_phrase(text: str) -> None:
+    assert Recipe.parse(text).describe() == PHRASES[text]
 
 
 TWINS = {
