@@ -47,8 +47,11 @@ def _lesson(wild: Capture, mild: Capture, width: int) -> None:
     step = _at()
     st.html(_STYLE)
     with st.container(key="lesson"):
-        _ways(step)
         size = {"theme": style.theme().name, "width": width}
+        if style.ground() is not None:
+            lesson_steps.show_on_stage(STEPS[step - 1], wild, mild, size)
+            return
+        _ways(step)
         show = lesson_check.show if step == len(STEPS) else lesson_steps.show
         show(STEPS[step - 1], wild, mild, size)
         if step < len(STEPS) and st.session_state[f"lesson-revealed-{STEPS[step - 1]}"]:
@@ -66,6 +69,19 @@ def _at() -> int:
 def _go(step: int) -> None:
     st.session_state["lesson-step"] = step
     st.query_params["step"] = str(step)
+
+
+def move(by: int) -> None:
+    """Go on as a talk does, each answer after its question; or back."""
+    step, last = _at(), len(STEPS) - 1  # the check at the end is for one alone
+    key = "lesson-revealed-{}".format
+    if step <= last and st.session_state.get(key(STEPS[step - 1]), False) == (by < 0):
+        st.session_state[key(STEPS[step - 1])] = by > 0
+        return
+    there = min(max(step + by, 1), last)
+    if there != step:
+        st.session_state[key(STEPS[there - 1])] = by < 0
+        _go(there)
 
 
 def _ways(step: int) -> None:

@@ -59,6 +59,20 @@ def show(name: str, wild: Capture, mild: Capture, size: dict) -> None:
     )
 
 
+def show_on_stage(name: str, wild: Capture, mild: Capture, size: dict) -> None:
+    """Draw a step as a slide: the picture, and the question or its answer."""
+    text, known = lesson_text.read(name), facts(name, wild, mild)
+    revealed = st.session_state.setdefault(f"lesson-revealed-{name}", False)
+    if not revealed:
+        st.html(f"<h1>{literal(text.title)}</h1>")
+    _PICTURES[name](wild, mild, revealed, size)
+    if revealed:
+        st.markdown(lesson_text.fill(text.reveal, known.words))
+        return
+    st.markdown(f"**{lesson_text.fill(text.question.ask, known.words)}**")
+    st.markdown(" · ".join(_options(text.question, known)))
+
+
 def _set(name: str, revealed: bool) -> None:
     st.session_state[f"lesson-revealed-{name}"] = revealed
 

@@ -32,9 +32,8 @@ def opened(page: str) -> None:
     before = state.get("page-open")
     state["page-open"] = page
     if before is None or context.is_history_navigation:
-        _clear(page, before)
         said = {name: st.query_params.get_all(name) for name in list(st.query_params)[:MOST_NAMES]}
-        state["link-wrong"] = _said(read(page, said))
+        state["link-wrong"] = _said(read(page, said) if before is None else put(page, said))
         if before is None:
             state["link-theme"] = said.get("theme", [None])[-1]
     elif before != page:
@@ -68,6 +67,12 @@ def read(page: str, said: Said) -> list[str]:
     return wrong
 
 
+def put(page: str, said: Said) -> list[str]:
+    """Look at what an address says and at nothing else; as `read`, after what was looked at before."""
+    _clear(page)
+    return read(page, said)
+
+
 def write(*, seen: bool = True) -> None:
     """Make the address say what is looked at; nothing where the page is not one of the app's.
 
@@ -96,7 +101,7 @@ def address(page: str) -> Said:
     """Return what the address of a page says for what is looked at now."""
     view = _view(page)
     linkable = view.run in gallery.RUNS
-    found: Said = {"theme": [style.theme().name]}
+    found: Said = {"theme": [style.own_theme()]}
     found |= {name: texts for name in ("present",) if (texts := st.query_params.get_all(name))}
     for field in FIELDS[page]:
         if (
@@ -153,10 +158,8 @@ def _names(page: str) -> set[str]:
     return {field.name for field in FIELDS[page]} | OTHERS.keys()
 
 
-def _clear(page: str, before: str | None) -> None:
-    """Go back to the defaults, before an address of the browser's history says what differs from them."""
-    if before is None:
-        return
+def _clear(page: str) -> None:
+    """Go back to the defaults, before an address says what differs from them."""
     view = _view(page)
     own = view.run not in gallery.RUNS  # no address can say so, so it stays
     for field in FIELDS[page]:

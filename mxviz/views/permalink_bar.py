@@ -5,11 +5,15 @@ from __future__ import annotations
 import streamlit as st
 
 from mxviz.figures.theme import THEMES
-from mxviz.views import gallery, permalink, style
+from mxviz.views import gallery, permalink, present, style
 from mxviz.views.permalink_table import FIELDS
 
 _NAME = "mxviz_link"
-_HTML = '<p><span role="status"></span><button type="button"></button></p>'
+_HTML = (
+    '<p><span role="status"></span>'
+    '<button type="button"></button><button type="button">Add to talk</button>'
+    '<button type="button">Present</button></p>'
+)
 _CSS = """
 p { display: flex; justify-content: flex-end; align-items: center; gap: 0.8rem; margin: 0; height: 2rem; }
 button { font: inherit; font-size: 0.9rem; color: var(--st-link-color); background: none; cursor: pointer;
@@ -20,8 +24,11 @@ span { font-size: 0.85rem; color: var(--st-text-color); overflow: hidden; white-
   text-overflow: ellipsis; user-select: all; }
 """
 _SCRIPT = """
-export default function({ parentElement, data }) {
-  const button = parentElement.querySelector('button'), told = parentElement.querySelector('span')
+export default function({ parentElement, data, setTriggerValue }) {
+  const [button, add, present] = parentElement.querySelectorAll('button')
+  const told = parentElement.querySelector('span')
+  add.onclick = () => setTriggerValue('asked', 'add')
+  present.onclick = () => setTriggerValue('asked', 'present')
   button.textContent = data.label
   const link = () => {
     const found = new URL(data.link ? new URL(data.link, document.baseURI) : window.location.href)
@@ -55,15 +62,26 @@ export default function({ parentElement, data }) {
 
 def show(page: str) -> None:
     """Draw the button; where what is looked at is in no link, say so and offer the link to its settings."""
+    if style.ground() is not None:
+        return
     _turn()
     run, capture = gallery.looked_at() if FIELDS[page] and page != "lesson" else ("", None)
     own = capture is not None and run not in gallery.RUNS
     settings = permalink.settings_link(capture) if own else None
     label = "Copy link" if not own else "Copy link to its settings" if settings else "Copy link to this page"
     mount = st.components.v2.component(_NAME, html=_HTML, css=_CSS, js=_SCRIPT)
-    mount(key="link", data={"label": label, "link": settings})
+    mount(key="link", data={"label": label, "link": settings}, on_asked_change=lambda: _asked(page))
+    present.talk()
     if own:
         st.caption(_MORE[settings is not None])
+
+
+def _asked(page: str) -> None:
+    asked = st.session_state["link"]["asked"]
+    if asked == "add":
+        present.add(page)
+    elif asked == "present":
+        present.start()
 
 
 _MORE = {
@@ -85,7 +103,7 @@ export default function({ data }) {
 def _turn() -> None:
     """Open the address again in the theme it asks for, by the name that Streamlit reads."""
     theme = st.session_state.get("link-theme")
-    if theme not in THEMES or theme == style.theme().name:
+    if theme not in THEMES or theme == style.own_theme():
         st.session_state["link-theme"] = None
     else:
         st.components.v2.component(_TURN, js=_TURN_SCRIPT)(key="theme-turn", data={"theme": theme}, height=1)

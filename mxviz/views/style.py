@@ -11,9 +11,25 @@ CHART = {"displaylogo": False, "modeBarButtonsToRemove": ["lasso2d", "select2d",
 """Plotly's options of every chart that can be zoomed."""
 
 
+PRESENTED = 880
+"""Width that a presented page is laid out for, CSS pixels; it is then enlarged to the screen's."""
+
+_GROUNDS = {"1": "light", "white": "light", "black": "dark"}
+
+
+def ground() -> str | None:
+    """Return the theme that the page is presented in, None where it is not presented."""
+    return _GROUNDS.get(st.query_params.get("present", ""))
+
+
+def own_theme() -> str:
+    """Return the name of the theme that the visitor's page has."""
+    return "dark" if st.context.theme.type == "dark" else "light"
+
+
 def theme() -> Theme:
     """Return the figure theme that matches the page's."""
-    return THEMES["dark" if st.context.theme.type == "dark" else "light"]
+    return THEMES[ground() or own_theme()]
 
 
 def apply() -> None:
