@@ -7,7 +7,7 @@ from importlib import import_module
 
 import streamlit as st
 
-from mxviz.views import jobs, permalink, permalink_bar
+from mxviz.views import jobs, permalink, permalink_bar, present
 
 PAGES = {
     "microscope": "Microscope",
@@ -44,6 +44,7 @@ def _opener(name: str) -> Callable[[], None]:
     def page() -> None:
         jobs.warming()
         permalink.opened(name)
+        present.frame(name)
         permalink_bar.show(name)
         import_module(f"mxviz.views.{name}").page()
         permalink.write()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from mxviz.figures.theme import COMPACT_BELOW
+from mxviz.views import style
 
 WIDE = 1056
 """Width of the page's column on a desktop, CSS pixels."""
@@ -33,6 +34,8 @@ def width() -> int:
     found = mount(
         key="viewport", data={"below": COMPACT_BELOW, "known": known}, on_width_change=lambda: None, height=1
     )
+    if style.ground() is not None:
+        return style.PRESENTED
     return int(found.width) - 32 if found.width else WIDE
 
 
