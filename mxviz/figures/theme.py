@@ -132,6 +132,7 @@ def theme_named(name: str) -> Theme:
 
 
 def is_compact(width: int) -> bool:
+    """Return whether a figure of `width` CSS pixels is laid out for a phone."""
     return width < COMPACT_BELOW
 
 
