@@ -1,6 +1,7 @@
 # make run    set up .venv once, then start the app      make test    everything pytest has
 # make check  ruff and the import rules                   make bench   the benchmarks
 # make setup  only set up                                 make clean   remove what these targets made
+# make docs   the API reference in build/api              make coverage, make mutants   how well tests hold
 #
 # Variables: PYTHON=python3.12   TORCH_INDEX=<index address of a torch build>   PORT=8501
 #            BUILTIN_MODEL=      (empty: leave the built-in model out)          ARGS="-k cache"
@@ -16,10 +17,10 @@ PIP := $(PY) -m pip --disable-pip-version-check
 EXTRA_INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev browser run test check bench clean
+.PHONY: help setup setup-dev browser run test check bench docs coverage mutants clean
 
 help:
-	@sed -n '1,6s/^# \{0,1\}//p' Makefile
+	@sed -n '1,7s/^# \{0,1\}//p' Makefile
 
 setup: $(VENV)/.made-app $(if $(BUILTIN_MODEL),$(VENV)/.made-model) $(VENV)/.made-ready
 
@@ -39,6 +40,26 @@ check: setup-dev
 # Peers stand apart in $(VENV)/bench, so that the app's environment is the same with and without them.
 bench: setup $(VENV)/.made-bench
 	PATH="$(abspath $(VENV))/bench/bin:$$PATH" PYTHONPATH=$(abspath $(VENV))/bench $(PY) -m benchmarks $(or $(ARGS),--runs 3)
+
+# pdoc: one small wheel whose own needs Streamlit brings already; it reads our docstrings as they are and works
+# without a network. Modules are named one by one, since `mxviz.__all__` names classes alone.
+API := mxviz mxviz.figures $(subst /,.,$(basename $(wildcard mxviz/[a-z]*.py mxviz/figures/[a-z]*.py)))
+
+docs: setup-dev
+	$(PY) -W ignore -m pdoc --docformat google --no-show-source --output-directory build/api $(API)
+	@echo "open build/api/index.html"
+
+# Branches of the arithmetic that its own tests reach, in the reference alone and without other rooms' tests.
+COVERED := formats _elements _schemes _recipes _codec _scales quantize blocks metrics
+COVERING := formats grammar elements_exhaustive numeric_cases quantize blocks metrics
+
+coverage: setup-dev
+	@mkdir -p build
+	$(PY) -m coverage run --branch --data-file=build/.coverage -m pytest -q $(COVERING:%=tests/test_%.py)
+	$(PY) -m coverage report --data-file=build/.coverage --show-missing $(COVERED:%=mxviz/%.py)
+
+mutants: setup-dev
+	$(PY) tools/mutants.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis *.egg-info
