@@ -41,7 +41,9 @@ def app(args: argparse.Namespace) -> None:
     if args.public:
         os.environ["MXVIZ_PUBLIC"] = "1"  # read by mxviz.views.limits
         os.environ["HF_HUB_OFFLINE"] = "1"  # nobody's name becomes a download
-    import mxviz.views.microscope  # noqa: F401  torch takes seconds: before the address is told, not after
+    from mxviz.views import microscope  # torch takes seconds: before the address is told, not after
+
+    microscope.prepare()
 
     print(f"mxviz: http://localhost:{args.port}{_path(args)}  (Ctrl-C stops it)", file=sys.stderr, flush=True)
     streamlit_cli.main(["run", str(APP), *found], standalone_mode=False)

@@ -56,6 +56,17 @@ def test_before_a_browser_has_drawn_one_figure_it_gets_no_more():
     assert list(figures(at)) == ["overview"]
 
 
+def test_what_a_visit_opens_on_is_drawn_before_it(monkeypatch):
+    from mxviz.views import microscope, overview
+
+    drawn = []
+    picture = overview._picture
+    monkeypatch.setattr(overview, "_picture", lambda *a, **k: drawn.append((a, k)) or picture(*a, **k))
+    microscope.prepare()
+    AppTest.from_string(PAGE, default_timeout=120).run()
+    assert len(drawn) == 2 and drawn[0] == drawn[1]
+
+
 def figures(at: AppTest) -> dict[str, dict]:
     """The figures on the page by their names."""
     specs = [json.loads(chart.proto.spec) for chart in at.get("plotly_chart")]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import streamlit as st
 
 from mxviz.capture import Capture
@@ -26,6 +28,13 @@ def page() -> None:
     pages.link("run", "Ask a model, and look at your own run")
 
 
+def prepare() -> None:
+    """Draw what the page opens on, before there is a visitor who would wait for it; nothing without a run."""
+    with suppress(ValueError):
+        capture = gallery._load(next(iter(gallery.RUNS)))
+        overview.prepare(capture, viewport.WIDE)
+
+
 @place.figure(place.ALL)
 def _look(capture: Capture, run: str, width: int) -> None:
     """Draw everything of one run; a switch redraws this, any other control the figures that it changes.
@@ -34,13 +43,15 @@ def _look(capture: Capture, run: str, width: int) -> None:
     """
     st.html(_words(capture))
     whole = st.container()
+    if not viewport.has_drawn():  # nothing that the first figure would have to wait for
+        with whole:
+            overview.show(switches.chosen(capture, run), run, width)
+        return
     st.html('<div class="mx-section"><h2>What you look through</h2></div>')
     look = switches.choose(capture, run, numbers=False)
     numbers = st.container(key="numbers")
     with whole:
         overview.show(look, run, width)
-    if not viewport.has_drawn():
-        return
     head.show(look, run, width)
     head.show_layer(look, run, width)
     inspector.show(look, run, width)

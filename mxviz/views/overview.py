@@ -9,8 +9,9 @@ import streamlit as st
 
 from mxviz import _pictures_overview as pictures
 from mxviz.capture import Capture
-from mxviz.figures import alt_text
+from mxviz.figures import Figure, alt_text
 from mxviz.figures.overview import MEASURES
+from mxviz.formats import Recipe
 from mxviz.views import place, style
 from mxviz.views.switches import Look
 
@@ -29,16 +30,7 @@ def show(look: Look, run: str, width: int) -> None:
     st.html('<div class="mx-section"><h2>The whole cache</h2></div>')
     measure = _controls(look.capture, run)
     seen = place.get(look.capture, run)
-    figure = _picture(
-        look.capture,
-        measure,
-        seen.part,
-        look.recipe,
-        look.baseline,
-        opened=(seen.part, seen.layer, seen.head),
-        theme=style.theme().name,
-        width=width,
-    )
+    figure = _drawn(look, seen, measure, style.theme().name, width)
     st.plotly_chart(
         figure,
         theme=None,
@@ -48,6 +40,25 @@ def show(look: Look, run: str, width: int) -> None:
         config=style.CHART,
         on_select=lambda: _clicked(look.capture, run),
         selection_mode="points",
+    )
+
+
+def prepare(capture: Capture, width: int) -> None:
+    """Draw the map that a first visit opens on, and keep it."""
+    recipes = (str(Recipe.parse(text)) for text in (capture.recipe, capture.baseline))
+    _drawn(Look(capture, *recipes), place.first(capture), next(iter(MEASURES)), "light", width)
+
+
+def _drawn(look: Look, seen: place.Place, measure: str, theme: str, width: int) -> Figure:
+    return _picture(
+        look.capture,
+        measure,
+        seen.part,
+        look.recipe,
+        look.baseline,
+        opened=(seen.part, seen.layer, seen.head),
+        theme=theme,
+        width=width,
     )
 
 

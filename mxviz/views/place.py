@@ -28,7 +28,7 @@ class Place(NamedTuple):
 def get(capture: Capture, run: str) -> Place:
     """Return where one looks in this run; at first, its largest value in its wildest channel."""
     place = st.session_state.setdefault("places", {}).get(run)
-    return _first(capture) if place is None else _held(capture, place)
+    return first(capture) if place is None else _held(capture, place)
 
 
 def put(capture: Capture, run: str, **changes: object) -> None:
@@ -85,7 +85,8 @@ def largest(capture: Capture, part: str, layer: int, head: int) -> tuple[int, in
 
 
 @lru_cache(maxsize=16)
-def _first(capture: Capture) -> Place:
+def first(capture: Capture) -> Place:
+    """Return where one looks at first: the largest value of the wildest channel."""
     layer, head = default_place(capture, "key")
     return Place("key", layer, head, *largest(capture, "key", layer, head))
 

@@ -41,18 +41,28 @@ def choose(capture: Capture, run: str, *, numbers: bool = True) -> Look:
         run: its name.
         numbers: whether to show at once what they changed (`before_after.show`); it takes every layer.
     """
-    choice = st.session_state.setdefault("looks", {}).setdefault(run, choices.own(capture))
+    choice = _choice(capture, run)
     switches = _Switches(capture, run, choice)
     _in_sight(switches)
     with st.expander("More: block, rule, rotation, sinks, exempt layers, keys before RoPE"):
         _folded(switches)
     if choice.said:
         st.info(choice.said.replace("$", r"\$"), icon=":material/info:")
-    drawn = looks.before_rope(capture) if choice.before_rope else capture
-    look = Look(drawn, choice.recipe, choice.baseline, choice.follows == FROZEN)
+    look = chosen(capture, run)
     if numbers:
         before_after.show(capture, look)
     return look
+
+
+def chosen(capture: Capture, run: str) -> Look:
+    """Return what the switches of a run are set to, without drawing them."""
+    choice = _choice(capture, run)
+    drawn = looks.before_rope(capture) if choice.before_rope else capture
+    return Look(drawn, choice.recipe, choice.baseline, choice.follows == FROZEN)
+
+
+def _choice(capture: Capture, run: str) -> Choice:
+    return st.session_state.setdefault("looks", {}).setdefault(run, choices.own(capture))
 
 
 class _Switches(NamedTuple):
