@@ -71,7 +71,6 @@ def show(page: str) -> None:
     label = "Copy link" if not own else "Copy link to its settings" if settings else "Copy link to this page"
     mount = st.components.v2.component(_NAME, html=_HTML, css=_CSS, js=_SCRIPT)
     mount(key="link", data={"label": label, "link": settings}, on_asked_change=lambda: _asked(page))
-    present.talk()
     if own:
         st.caption(_MORE[settings is not None])
 

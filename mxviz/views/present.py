@@ -86,8 +86,10 @@ export default function({ setTriggerValue }) {
 
 
 def frame(page: str) -> None:
-    """Take away the chrome of a page and listen to the keys, if the address says that it is presented."""
+    """Take away the chrome of a page and listen to the keys, if the address says that it is presented; else
+    show the talk that is being put together."""
     if style.ground() is None:
+        _talk()
         return
     if st.session_state.pop("talk-go", False) and (views := _views()):
         _open(*views[0])
@@ -121,7 +123,7 @@ def add(page: str) -> None:
     st.session_state[_LINES] = "\n".join(held[:MOST_VIEWS])
 
 
-def talk() -> None:
+def _talk() -> None:
     """Draw the views of the talk, if there are any: links that can be moved, taken out and pasted in."""
     if not st.session_state.get(_LINES):
         return
