@@ -11,7 +11,16 @@ from made_capture import HEADS, TOKENS, expected_error, made_capture
 
 from mxviz import metrics
 from mxviz.analysis import head_view
-from mxviz.metrics import error_stats, error_sums, json_safe, part_error, pool, round_trip, sqnr_db
+from mxviz.metrics import (
+    effect_stats,
+    error_stats,
+    error_sums,
+    json_safe,
+    part_error,
+    pool,
+    round_trip,
+    sqnr_db,
+)
 
 
 @pytest.mark.parametrize("part", ["key", "value"])
@@ -77,6 +86,25 @@ def test_sqnr_conventions() -> None:
     assert sqnr_db(torch.tensor([1e-40]), torch.tensor([0.0])) == 0.0
     assert metrics.mse(x, torch.tensor([3.0, 3.5])) == 0.125
     assert metrics.mse(torch.tensor([nan]), x[:1]) is None
+
+
+def test_the_effect_in_three_numbers() -> None:
+    kl = torch.tensor([0.0, 1.0, 2.0, 4.0, math.nan, math.inf])
+    top1 = torch.tensor([True, True, True, False, False, False])
+    stats = effect_stats(kl, top1)
+    assert stats == {"kl_mean": 1.75, "kl_p99": pytest.approx(2 + 2 * 0.97), "top1_agreement": 0.5}
+    nothing = effect_stats(torch.tensor([math.nan]), torch.zeros(0, dtype=torch.bool))
+    assert nothing == dict.fromkeys(("kl_mean", "kl_p99", "top1_agreement"))
+
+
+def test_a_layer_that_is_not_there_cannot_be_skipped() -> None:
+    capture = made_capture()
+    last = capture.shape["layers"] - 1
+    assert metrics.recipe_of(capture, f"mxfp4;skip={last}").skip == (last,)
+    with pytest.raises(
+        ValueError, match=f"skip={last + 1}: the model has layers 0 to {last}; name one of them"
+    ):
+        metrics.recipe_of(capture, f"mxfp4;skip=0,{last + 1},{last + 2}")
 
 
 def test_json_safe_leaves_no_nan_behind() -> None:

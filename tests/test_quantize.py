@@ -11,7 +11,7 @@ import torch
 
 from mxviz.analysis import race_schemes
 from mxviz.formats import BLOCK_SIZES, SCHEMES, Axis, ScaleFormat, ScaleRule
-from mxviz.quantize import MXBlocks, quantize
+from mxviz.quantize import MXBlocks, dequantize, quantize
 
 
 def every_scheme() -> list[str]:
@@ -209,6 +209,12 @@ def test_a_frozen_global_scale_is_kept_and_a_later_block_saturates() -> None:
     assert blocks.scales.item() == 0x7E  # 448, E4M3's largest
     assert blocks.dequantize()[0, 0, 0, :3].tolist() == [-2688.0, 2688.0, 0.0]
     assert blocks.clipped_mask(torch.tensor([[[[-9000.0, 3000.0] + [1.0] * 14]]])).sum() == 2
+
+
+def test_dequantize_is_the_blocks_own() -> None:
+    blocks = quantize(torch.tensor([[1.0, -6.0]]), "mxfp4")
+    assert dequantize(blocks).tolist() == [[1.0, -6.0]]
+    assert dequantize(blocks, torch.bfloat16).dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("element", [torch.int32, torch.float64, torch.bool], ids=str)

@@ -77,6 +77,7 @@ class Mutant(NamedTuple):
     index: int | None
     new: ast.AST
     line: int
+    column: int
     change: str
 
     def apply(self) -> None:
@@ -92,7 +93,9 @@ def mutants(tree: ast.AST) -> Iterator[Mutant]:
         for new in _alternatives(node, parent):
             ast.copy_location(new, node)
             change = f"{_shown(node)}  ->  {_shown(new)}"
-            yield Mutant(parent, field, index, ast.fix_missing_locations(new), node.lineno, change)
+            yield Mutant(
+                parent, field, index, ast.fix_missing_locations(new), node.lineno, node.col_offset, change
+            )
 
 
 def _places(node: ast.AST) -> Iterator[tuple[ast.AST, str, int | None, ast.AST]]:
@@ -203,8 +206,12 @@ def check(module: str, known: set[str], only_list: bool) -> int:
     if not only_list and not survives(module, tree, None):
         raise SystemExit(f"{module}: its tests fail as it is; mend that first")
     lived = equivalent = 0
-    for mutant in found:
-        name = f"{module}: {lines[mutant.line - 1].strip()} | {mutant.change}"
+    for number, mutant in enumerate(found):
+        if number % 20 == 0 and not only_list:
+            print(f"{module} {number}/{len(found)}, {lived} lived", file=sys.stderr, flush=True)
+        line = lines[mutant.line - 1]
+        at = mutant.column - len(line) + len(line.lstrip())  # from the first letter: indenting moves nothing
+        name = f"{module}: {line.strip()} | {at}: {mutant.change}"
         if only_list:
             print(name)
         elif survives(module, tree, mutant):
