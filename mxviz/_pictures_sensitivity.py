@@ -60,7 +60,7 @@ def layer_map_picture(
         found.kl["value"],
         title=layers_sentence(found),
         subtitle=f"{model} · {found.recipe}, one layer's keys or values at a time, the rest exact; mean "
-        f"KL(exact‖quantized) over the first {found.tokens:,} tokens",
+        f"KL(exact‖quantized) over {found.tokens:,} tokens",
         marked=skipped(found),
         meaning=_meaning(found.recipe),
         theme=theme,
@@ -108,7 +108,7 @@ def suggestion_picture(
             for name, row in rows.items()
         ],
         title=suggestion_sentence(found),
-        subtitle=f"{model} · each measured over the first {found.tokens:,} tokens; bits per element, exact "
+        subtitle=f"{model} · each measured over {found.tokens:,} tokens; bits per element, exact "
         "layers and parts counted at 16",
         theme=theme,
         width=width,
@@ -150,7 +150,7 @@ def recipes_picture(
     return recipe_ladder(
         [Rung(row.recipe, row.kl, _more(row), _meaning(row.recipe)) for row in rows],
         title=recipes_sentence(rows),
-        subtitle=f"{model} · teacher-forced over the first {tokens:,} tokens of this text",
+        subtitle=f"{model} · teacher-forced over {tokens:,} tokens of this text",
         theme=theme,
         width=width,
         height=height,

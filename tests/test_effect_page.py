@@ -15,8 +15,10 @@ from made_capture import made_capture
 from streamlit.testing.v1 import AppTest
 
 from mxviz import _page_effect as words
-from mxviz._engine_sensitivity import Measured, Sensitivity, compare_recipes, sensitivity
-from mxviz._pictures_attention import attention_sentence, default_query
+from mxviz import _pictures_attention
+from mxviz._engine_layers import Measured, Sensitivity
+from mxviz._engine_sensitivity import compare_recipes, sensitivity
+from mxviz._pictures_attention import attention_sentence, default_query, opening_words
 from mxviz._pictures_effect import effect_sentence, effect_view, lane_numbers, share, worst_token
 from mxviz._pictures_sensitivity import (
     COMPARED,
@@ -167,12 +169,23 @@ def test_attention_is_told_with_the_larger_share_first() -> None:
     assert "one scale: a key is not finite" in attention_sentence(seen._replace(single_moved=float("nan")))
 
 
-def test_the_first_query_is_of_the_head_that_one_scale_hurts_most() -> None:
+def test_the_first_query_reads_the_keys_of_the_strongest_outlier() -> None:
+    """Qwen's is in layer 8, KV head 0: of its query heads 0 to 6 the one that one scale hurts most."""
     capture = gallery.recorded("qwen-code")
     layer, head, position = default_query(capture)
+    errors = output_error(capture, 8).single
+    assert (layer, head, position) == (8, int(errors[:7].argmax()), capture.tokens_held - 1)
+    assert opening_words(capture, 8).startswith("KV head 0 of layer 8 holds channel 31")
+    assert default_query(capture, 16)[0] == 16
+
+
+def test_without_an_outlier_it_is_the_head_that_one_scale_hurts_most(monkeypatch) -> None:
+    monkeypatch.setattr(_pictures_attention, "loudest", lambda capture, layers: None)
+    capture = gallery.recorded("qwen-code")
+    layer, head, _ = default_query(capture)
     errors = {i: output_error(capture, i).single for i in query_layers(capture)}
     assert errors[layer][head] == max(x.max() for x in errors.values())
-    assert position == capture.tokens_held - 1
+    assert "No key channel of layer 8" in opening_words(capture, 8)
 
 
 def made_map(**changes) -> Sensitivity:
@@ -283,10 +296,14 @@ def test_what_a_run_lacks_is_said_calmly() -> None:
     for section, said in (
         ("Words", "No effect"),
         ("Attention", "No queries"),
-        ("Layer by layer", "not on this"),
+        ("Layer by layer", "No map of the layers was recorded with this run"),
     ):
         assert said in choose(at, "See", section).info[0].value
     assert not [b for b in at.button if b.label.startswith("Measure")]
+    assert not at.get("plotly_chart")
+    press(at, "Qwen, one wild channel")
+    assert len(at.get("plotly_chart")) == 3 and not at.info, "that run's map was recorded"
+    assert "Layer 8, where you look now: its keys alone cost 0.094 nats with one scale" in markup(at)
     choose(at, "Looking at", "planted")
     assert "tensor" in choose(at, "See", "Words").info[0].value
     assert "no model to measure" in choose(at, "See", "Layer by layer").info[0].value
@@ -318,10 +335,8 @@ def press(at: AppTest, words: str) -> AppTest:
 def test_layers_and_recipes_are_measured_kept_and_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     at, capture, loaded = measured_page(monkeypatch)
     finished(press(at, "Measure layer by layer"))
-    found, own = (
-        at.session_state["measured"]["layers", "own-1"],
-        sensitivity(loaded, capture.token_ids, "mxfp4"),
-    )
+    found = at.session_state["measured"]["layers-single", "own-1"]
+    own = sensitivity(loaded, capture.token_ids, capture.baseline)
     np.testing.assert_allclose(found.kl["key"], own.kl["key"], rtol=1e-6)
     assert found.suggestions == own.suggestions and len(at.get("plotly_chart")) == 2
     finished(press(at, "Measure nine recipes"))

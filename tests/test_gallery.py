@@ -163,7 +163,12 @@ def test_it_opens_on_the_first_run_and_says_what_it_is():
     first = next(iter(gallery.RUNS))
     assert at.text[0].value == f"{first}|Qwen2.5-Coder-0.5B-Instruct|{first}"
     about = "".join(element.proto.body for element in at.get("html"))
-    for said in ("Qwen2.5-Coder-0.5B-Instruct", "154 tokens", "all 24 layers in bfloat16", "Apache-2.0"):
+    for said in (
+        "Qwen2.5-Coder-0.5B-Instruct",
+        "154 of 155 tokens stored",
+        "all 24 layers in bfloat16",
+        "Apache-2.0",
+    ):
         assert said in about
     choice(at).set_value(gallery.label("planted")).run()
     assert not at.exception and at.text[0].value.startswith("planted|")

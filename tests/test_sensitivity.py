@@ -9,15 +9,15 @@ import pytest
 import tiny
 import tiny_text
 import torch
+from made_capture import made_capture
 
-from mxviz._engine_sensitivity import (
-    Measured,
-    compare_recipes,
-    only,
-    sensitivity,
-)
+from mxviz._engine_layers import Measured, only, recorded, recorded_rows, taken_apart
+from mxviz._engine_sensitivity import compare_recipes, sensitivity
+from mxviz._paths import ASSETS
+from mxviz.capture import Capture
 from mxviz.engine import measure
 from mxviz.formats import Recipe
+from mxviz.race import measured
 
 IDS = tuple(tiny.prompt(41)[0].tolist())
 RECIPE = "k=mxfp4:axis=token;v=int4@tensor;sink=2"
@@ -122,3 +122,36 @@ def test_sliding_layers_are_measured_too() -> None:
     found = sensitivity(tiny_text.loaded("gemma3"), IDS, "mxfp4")
     assert np.isfinite(found.kl["key"]).all() and (found.kl["key"] > 0).all()
     assert torch.is_grad_enabled()  # nothing of the measurement's own mode is left
+
+
+def test_a_recorded_map_is_the_measured_one(loaded) -> None:
+    """What a capture carries of single layers gives the map again, and no race lists these recipes."""
+    recipe = Recipe.parse(RECIPE)
+    whole = sensitivity(loaded, IDS, recipe)
+    recipes = [recipe, *(alone for *_, alone in taken_apart(recipe, 4))]
+    recipes += [Recipe.parse(row.recipe) for row in whole.suggestions.values()]
+    lanes = {"exact": Recipe.parse("none")} | {str(r): r for r in recipes}
+    effect = measure(loaded.model, IDS, lanes).tables
+    text = tuple(map(str, IDS))
+    shape = {"layers": 4}
+    capture = made_capture(effect=effect, token_ids=IDS, token_texts=text, shape=shape)
+    found = recorded(capture, RECIPE)
+    for part in ("key", "value"):
+        np.testing.assert_allclose(found.kl[part], whole.kl[part], rtol=1e-5)
+    assert found.tokens == len(IDS) and found.whole.kl == pytest.approx(whole.whole.kl)
+    assert found.suggestions.keys() == whole.suggestions.keys()
+    for name, row in whole.suggestions.items():
+        assert found.suggestions[name].recipe == row.recipe and found.suggestions[name].top1 == row.top1
+    assert set(measured(capture)) == {str(recipe), *(row.recipe for row in whole.suggestions.values())}
+    assert recorded(capture, "nvfp4") is None
+    assert [row.recipe for row in recorded_rows(capture, ["nvfp4", RECIPE])] == [str(recipe)]
+
+
+def test_the_recorded_qwen_run_carries_its_maps() -> None:
+    """Layer 8, which holds the wild channel, is one of the two that one scale hurts most."""
+    capture = Capture.load(ASSETS / "gallery" / "qwen-code.safetensors")
+    single, micro = recorded(capture, capture.baseline), recorded(capture, capture.recipe)
+    assert single.suggestions["skip"].recipe == "fp4@tensor;skip=0,8"
+    assert single.kl["key"][8] > 0.09 > 0.01 > micro.kl["key"][8]
+    assert single.suggestions["skip"].kl < single.whole.kl / 2
+    assert np.isfinite([*single.kl.values(), *micro.kl.values()]).all()

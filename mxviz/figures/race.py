@@ -139,7 +139,8 @@ def race_layers(
     near = [layers[0] - 0.5, layers[-1] + 0.5]
     _axis(frame, "xaxis", "layer", range=near, dtick=_step(layers), tick0=0)
     ends = {"range": (-4, 104)} if measure == "flushed" else {}
-    _axis(frame, "yaxis", _named(frame, MEASURES[measure]), **ends)
+    name = _named(frame, MEASURES[measure]) if measure == "sqnr" else "flushed to zero, %"
+    _axis(frame, "yaxis", name, **ends)
     unit = {"sqnr": "dB", "flushed": "% flushed"}[measure]
     for line in lines:
         _line(frame, line, values[line.name], layers, unit)

@@ -10,7 +10,7 @@ from mxviz._engine_settings import Progress, Settings  # not from mxviz.engine, 
 from mxviz._models_catalogue import CATALOGUE, is_here
 from mxviz.capture import Capture
 from mxviz.formats import SCHEMES
-from mxviz.views import jobs, lanes, limits, talk
+from mxviz.views import gallery, jobs, lanes, limits, talk
 
 PRESETS = {
     "A story": "Tell a story about a ladybug who wants to measure a skyscraper.",
@@ -74,18 +74,19 @@ def follow(capture: Capture | None) -> None:
     if capture is None:
         return
     state, first = st.session_state, capture.turns[0].prompt if capture.turns else capture.prompt
-    models = {entry.title: name for name, entry in CATALOGUE.items()}
-    model = models.get(capture.model, capture.model)
-    offered = {"prompt": first, "model": model if model in CATALOGUE and is_here(model) else None}
+    here = [name for name in gallery.catalogue_names(capture.model) if is_here(name)]
+    offered = {"prompt": first, "model": here[0] if here else None}
     for name, own in offered.items():
         if own is not None and state.get(name) in (None, state.get(f"{name}-of-run")):
             state[name] = own
         state[f"{name}-of-run"] = state.get(name) if own is None else own
 
 
-def chosen_model() -> str:
-    """Return the title of the model that would be asked."""
+def other_model(capture: Capture) -> str | None:
+    """Return the title of the model that would be asked, where it is another one than that of a run."""
     name = st.session_state.get("model") or next(iter(CATALOGUE))
+    if name in (capture.model, *gallery.catalogue_names(capture.model)):
+        return None
     return CATALOGUE[name].title if name in CATALOGUE else name
 
 

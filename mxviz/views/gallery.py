@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import streamlit as st
 
+from mxviz._models_catalogue import CATALOGUE
 from mxviz._paths import ASSETS
 from mxviz.capture import Capture
 from mxviz.page import literal
@@ -119,6 +120,16 @@ def described(name: str, capture: Capture) -> str:
         *(note for note in capture.notes if not capture.lanes),
     ]
     return " · ".join(parts)
+
+
+def catalogue_names(model: str) -> list[str]:
+    """Return the names under which the catalogue knows the model of a run, however its title is spelled."""
+    short = _plain(model)
+    return [name for name, entry in CATALOGUE.items() if short in (_plain(name), _plain(entry.title))]
+
+
+def _plain(name: str) -> str:
+    return "".join(c for c in name.rsplit("/", 1)[-1].casefold() if c.isalnum())
 
 
 def tokens_said(capture: Capture) -> str:

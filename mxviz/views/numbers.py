@@ -33,6 +33,7 @@ def _waiting(capture: Capture) -> str | None:
     open_tokens = min(held, recipe.residual + max(0, held - recipe.sink - recipe.residual) % block)
     return (
         f"Blocks of {' and '.join(parts)} run along tokens, so the newest {open_tokens} of {held:,} tokens "
-        f"wait uncompressed until {block} have come together. In a long text that no longer counts: "
+        "in the micro-scaled lane's cache, which holds that lane's own text, wait uncompressed until "
+        f"{block} have come together. In a long text that no longer counts: "
         f"{later:,.0f} bytes per token."
     )

@@ -7,7 +7,7 @@ from importlib import import_module
 
 import streamlit as st
 
-from mxviz.views import jobs, permalink, permalink_bar, present
+from mxviz.views import glossary, jobs, permalink, permalink_bar, present, style
 
 PAGES = {
     "microscope": "Microscope",
@@ -19,18 +19,29 @@ PAGES = {
     "planner": "Planner",
     "studio": "Studio",
 }
-"""Path in the address, which is the module's name too, and title; the first one opens at the root."""
+"""Path in the address, which is the module's name too, and title; the first one opens at the root, where
+its own path leads as well."""
+
+
+ROOT = "root"
+"""What Streamlit knows the page at the root by; no address shows it."""
 
 
 def all_pages() -> list[st.Page]:
     """Return the pages for `st.navigation`, and let pages find each other in `st.session_state["pages"]`."""
     first = next(iter(PAGES))
     pages = [
-        st.Page(_opener(name), title=title, url_path=name, default=name == first)
+        st.Page(_opener(name), title=title, url_path=ROOT if name == first else name, default=name == first)
         for name, title in PAGES.items()
     ]
     st.session_state["pages"] = dict(zip(PAGES, pages, strict=True))
-    return pages
+    return [*pages, st.Page(_to_the_root, title=PAGES[first], url_path=first, visibility="hidden")]
+
+
+def _to_the_root() -> None:
+    """Open the first page, with all that its address says."""
+    said = [(name, text) for name in st.query_params for text in st.query_params.get_all(name)]
+    st.switch_page(st.session_state["pages"][next(iter(PAGES))], query_params=said)
 
 
 def link(name: str, label: str) -> None:
@@ -45,7 +56,11 @@ def _opener(name: str) -> Callable[[], None]:
         jobs.warming()
         permalink.opened(name)
         present.frame(name)
-        permalink_bar.show(name)
+        with st.container(horizontal=True, vertical_alignment="center", key="page-top"):
+            if style.ground() is None:
+                st.html('<p class="mx-nav">Pages: » at the top</p>', width="content")
+                glossary.show(name)
+            permalink_bar.show(name)
         import_module(f"mxviz.views.{name}").page()
         permalink.write()
         jobs.start_warming()

@@ -38,6 +38,13 @@ def section(capture: Capture, run: str, found: Effects) -> None:
         st.error(error.replace("$", r"\$"), icon=":material/info:")
     known = all_effects(capture, found)
     model = model_here(capture)
+    if model is None:
+        name = capture.model.replace("`", "")
+        st.caption(
+            f"What {len(known)} recipes do to the next word was measured with this run. `{name}` is not on "
+            "this machine, so no others can be measured here."
+        )
+        return
     rows = {str(row["scheme"]): None for row in race_rows(capture)}
     offered = [name for name in {**dict.fromkeys(DEFAULT), **rows} if name not in known]
     wanted = [name for name in DEFAULT if name in offered]
@@ -55,10 +62,7 @@ def section(capture: Capture, run: str, found: Effects) -> None:
             f"The model reads these {len(capture.token_ids):,} tokens again, once for each recipe, every "
             "position attending to quantized keys and values; KL is against the exact model."
         )
-    if model is None:
-        name = capture.model.replace("`", "")
-        st.caption(f"`{name}` is not on this machine, so nothing more can be measured here.")
-    elif recipes:
+    if recipes:
         st.button(
             f"Measure what it does to the words (about {measuring.about(_seconds(capture, len(recipes)))})",
             key="race-measure",

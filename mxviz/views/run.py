@@ -59,6 +59,6 @@ def _whose(name: str, capture: Capture) -> str:
         said += (
             ". <strong>These answers are to the earlier prompt below</strong>: press Generate to ask yours"
         )
-    if ask.chosen_model() != capture.model:
-        said += f". Generate asks another model than this one: {literal(ask.chosen_model())}"
+    if other := ask.other_model(capture):
+        said += f". Generate asks another model than this one: {literal(other)}"
     return said + "."

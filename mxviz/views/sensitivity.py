@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import streamlit as st
 
 from mxviz._engine_layers import Sensitivity, recorded, recorded_rows
-from mxviz._models_catalogue import CATALOGUE, is_here
+from mxviz._models_catalogue import is_here
 from mxviz._pictures_sensitivity import (
     COMPARED,
     both_sentence,
@@ -17,8 +18,9 @@ from mxviz._pictures_sensitivity import (
 )
 from mxviz.capture import Capture
 from mxviz.figures import Figure, alt_text
+from mxviz.figures._nats import plain
 from mxviz.page import literal
-from mxviz.views import gallery, jobs, measuring, permalink, style
+from mxviz.views import gallery, jobs, measuring, permalink, place, style
 from mxviz.views.limits import limits
 
 MOST_TOKENS = 256  # of the text that is measured; as in the engine, which is loaded on request only
@@ -42,7 +44,7 @@ def section(capture: Capture, run: str, width: int) -> None:
     st.html(
         f'<div class="mx-section"><h2>{said}</h2><p>The model reads this text again, each time with one '
         "layer's keys or values stored in few bits and the rest exact. What that suggests is measured as "
-        "well.</p></div>"
+        f"well.{_here(capture, run, maps) if both else ''}</p></div>"
     )
     if measuring.pending():
         _live()
@@ -59,6 +61,18 @@ def section(capture: Capture, run: str, width: int) -> None:
     if maps[lane] is not None and model is not None:
         with st.expander("Measure again on this machine"):
             _offer(capture, run, lane, model)
+
+
+def _here(capture: Capture, run: str, maps: dict[str, Sensitivity]) -> str:
+    """Say what the layer costs that one looks at on the other pages: at first that of the loudest channel."""
+    spot = place.get(capture, run)
+    costs = {lane: float(found.kl[spot.part][spot.layer]) for lane, found in maps.items()}
+    if not np.isfinite(list(costs.values())).all():
+        return ""
+    return (
+        f" Layer {spot.layer}, where you look now: its {spot.part}s alone cost {plain(costs['single'], 2)} "
+        f"nats with one scale, {plain(costs['micro'], 2)} micro-scaled."
+    )
 
 
 def _map(capture: Capture, run: str, lane: str) -> Sensitivity | None:
@@ -93,8 +107,7 @@ def _look_at(run: str) -> None:
 
 def model_here(capture: Capture) -> str | None:
     """Return the name under which the model of a run loads here, None where it would be a download."""
-    short = _plain(capture.model)
-    named = [n for n, entry in CATALOGUE.items() if short in (_plain(n), _plain(entry.title))]
+    named = gallery.catalogue_names(capture.model)
     if named or not capture.lanes:  # a tensor of its own belongs to no model
         return next((name for name in named if is_here(name)), None)
     if limits().public:  # a file may name a folder of this machine
@@ -103,10 +116,6 @@ def model_here(capture: Capture) -> str | None:
         from mxviz.models import is_ready
 
     return capture.model if is_ready(capture.model) else None
-
-
-def _plain(name: str) -> str:
-    return "".join(c for c in name.rsplit("/", 1)[-1].casefold() if c.isalnum())
 
 
 def _offer(capture: Capture, run: str, lane: str, model: str) -> None:
@@ -165,6 +174,7 @@ def _show(capture: Capture, run: str, found: Sensitivity | None, width: int) -> 
     rows, tokens = measuring.kept(("recipes", run)), min(MOST_TOKENS, len(capture.token_ids))
     if rows is None:
         rows, tokens = recorded_rows(capture, COMPARED), len(capture.token_ids)
+        rows = rows if len(rows) > len(_LANES) else []  # the run's own two are on the page already
     if rows:
         _chart(recipes_picture(rows, model, tokens, **size), "recipes")
         st.markdown("\n".join(f"- {line}" for line in findings(rows)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import streamlit as st
 
-from mxviz.figures.theme import COMPACT_BELOW
 from mxviz.views import style
 
 WIDE = 1056
@@ -13,8 +12,14 @@ WIDE = 1056
 _NAME = "mxviz_viewport"
 _SCRIPT = """
 export default function({ setStateValue, data }) {
+  const column = () => {
+    const block = document.querySelector('[data-testid="stMainBlockContainer"]')
+    if (!block) return Math.max(320, window.innerWidth - 32)
+    const style = getComputedStyle(block)
+    return block.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight)
+  }
   const tell = () => {
-    const width = window.innerWidth < data.below ? Math.max(320, Math.round(window.innerWidth / 20) * 20) : 0
+    const found = column(), width = found < data.below ? Math.max(280, Math.floor(found / 20) * 20) : 0
     if (window.mxvizWidth !== width) { window.mxvizWidth = width; setStateValue('width', width) }
   }
   let timer
@@ -28,15 +33,18 @@ export default function({ setStateValue, data }) {
 
 
 def width() -> int:
-    """Return the CSS pixels that figures are laid out for; a narrow window costs one more run of the page."""
+    """Return the CSS pixels that figures are laid out for: the page's column, held to steps of 20.
+
+    A window that is narrower than the column on a desktop costs one more run of the page.
+    """
     known = (st.session_state.get("viewport") or {}).get("width") or 0
     mount = st.components.v2.component(_NAME, js=_SCRIPT)
     found = mount(
-        key="viewport", data={"below": COMPACT_BELOW, "known": known}, on_width_change=lambda: None, height=1
+        key="viewport", data={"below": WIDE, "known": known}, on_width_change=lambda: None, height=1
     )
     if style.ground() is not None:
         return style.PRESENTED
-    return int(found.width) - 32 if found.width else WIDE
+    return int(found.width) if found.width else WIDE
 
 
 _DRAWN = "mxviz_drawn"
