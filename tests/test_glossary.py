@@ -30,7 +30,7 @@ def test_what_a_page_says_is_explained_there(page: str, needed: set[str]) -> Non
 
 def test_words_are_plain_sentences() -> None:
     for word, means in glossary.TERMS.items():
-        assert means[0].isupper() and means.endswith(".") and len(means) < 260, word
+        assert not means[0].islower() and means.endswith(".") and len(means) < 260, word
         assert not set("<>*`$#") & set(word + means), word
     assert glossary.means("KL", "top-1") == (
         f"**KL**: {glossary.TERMS['KL']}\n\n**top-1**: {glossary.TERMS['top-1']}"
