@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -31,6 +32,7 @@ def checked(plain: Any) -> dict[str, Any]:
         wrong = [x for x in items if name in _ITEMS and not isinstance(x, _ITEMS[name])]
         if wrong:
             raise ValueError(f"{name} holds a {type(wrong[0]).__name__}")
+    _check_values(plain)
     _check_lanes(plain["lanes"])
     _check_turns(plain.setdefault("turns", []))  # files of older versions have none
     if len(plain["token_ids"]) != len(plain["token_texts"]):
@@ -39,10 +41,51 @@ def checked(plain: Any) -> dict[str, Any]:
         Recipe.parse(recipe)
     for table in (plain["timings"], *plain["storage"].values()):
         _check_numbers(table)
-    sliding = plain["shape"].get("sliding_layers", [])
-    if not isinstance(sliding, list) or not all(isinstance(layer, int) for layer in sliding):
-        raise ValueError("shape.sliding_layers is no list of layers")
+    _check_shape(plain["shape"])
     return plain
+
+
+_LARGEST = 2**63
+_SIZES = ("layers", "query_heads", "kv_heads", "head_dim", "value_dim")
+_MOST = 1 << 20  # layers, heads or channels
+
+
+def _check_values(plain: dict[str, Any]) -> None:
+    """Refuse texts that are no Unicode (half a character cannot be written to a page), and numbers that are
+    none or beyond counting."""
+    for value in _leaves(plain):
+        if isinstance(value, str) and not value.isascii():
+            try:
+                value.encode("utf-8")
+            except UnicodeEncodeError:
+                raise ValueError("a text in it holds half a character (a lone surrogate)") from None
+        elif isinstance(value, (int, float)) and not abs(value) <= _LARGEST:  # NaN is not
+            raise ValueError(f"a number in it is {value!r:.40}")
+
+
+def _leaves(plain: Any) -> Iterator[Any]:
+    """Every name and value in nested lists and objects."""
+    todo = [plain]
+    while todo:
+        value = todo.pop()
+        if isinstance(value, dict):
+            todo += [*value, *value.values()]
+        elif isinstance(value, list):
+            todo += value
+        else:
+            yield value
+
+
+def _check_shape(shape: dict[str, Any]) -> None:
+    sliding = shape.get("sliding_layers", [])
+    if not isinstance(sliding, list) or not all(type(layer) is int for layer in sliding):
+        raise ValueError("shape.sliding_layers is no list of layers")
+    for name in _SIZES:
+        if name in shape and not (type(shape[name]) is int and 0 < shape[name] <= _MOST):
+            raise ValueError(f"shape.{name} is {shape[name]!r:.40}")
+    for name in ("dtype", "model_dtype"):
+        if not isinstance(shape.get(name, ""), str):
+            raise ValueError(f"shape.{name} is a {type(shape[name]).__name__}")
 
 
 def _check_lanes(lanes: dict[str, Any]) -> None:

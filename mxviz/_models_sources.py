@@ -12,6 +12,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
+from mxviz._models_config import check_config
+from mxviz._models_gguf import check_gguf
 from mxviz._schemes import quoted
 
 
@@ -53,6 +55,7 @@ def from_folder(folder: Path, dtype: torch.dtype) -> Found:
             )
         raise ValueError(f"folder {folder} holds no weights: expected a .safetensors file beside config.json")
     try:
+        check_config(folder)
         return _pretrained(str(folder), dtype, local_files_only=True)
     except Exception as error:  # transformers raises whatever its many loaders meet
         raise ValueError(f"folder {folder} cannot be loaded: {_explain(error)}") from None
@@ -69,6 +72,7 @@ def from_gguf(path: Path, dtype: torch.dtype) -> Found:
             f"{path} is not a GGUF file: it begins with {quoted(magic.decode('latin-1'))} and not with 'GGUF'"
         )
     try:
+        check_gguf(path)
         return _pretrained(str(path.parent.resolve()), dtype, gguf_file=path.name, local_files_only=True)
     except Exception as error:  # as above, and gguf's reader fails in NumPy on a file that is cut short
         unknown = re.search(r"architecture (\S+) is not supported", str(error))

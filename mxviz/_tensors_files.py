@@ -15,6 +15,9 @@ from safetensors import SafetensorError, safe_open
 
 from mxviz._schemes import quoted
 
+MOST_MEMBERS = 10_000
+_MEMBER = b"PK\x01\x02"  # an archive's table has this before each member, whatever its other records say
+
 
 class Reader(NamedTuple):
     """How a kind of file is read: the names in it, and one of its tensors."""
@@ -42,16 +45,29 @@ def _from_npy(path: Path, name: str | None, most: int) -> np.ndarray:
         return _read_npy(file, path.stat().st_size, str(path), most)
 
 
+def _check_members(path: Path) -> None:
+    """Refuse an archive with more members than anybody has tensors, before a table of them is made."""
+    count, tail = 0, b""
+    with path.open("rb") as file:
+        while part := file.read(1 << 20):
+            count += (tail + part).count(_MEMBER)
+            tail = part[1 - len(_MEMBER) :]
+            if count > MOST_MEMBERS:
+                raise ValueError(f"{path} has more than {MOST_MEMBERS:,} members; expected one a tensor")
+
+
 def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
     return {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
 
 
 def _names_in_npz(path: Path) -> list[str]:
+    _check_members(path)
     with zipfile.ZipFile(path) as archive:
         return list(_members(archive))
 
 
 def _from_npz(path: Path, name: str | None, most: int) -> np.ndarray:
+    _check_members(path)
     with zipfile.ZipFile(path) as archive:
         members = _members(archive)
         info = members[_only(list(members), name, path)]
@@ -104,8 +120,9 @@ def _read_npy(file: BinaryIO, size: int, where: str, most: int) -> np.ndarray:
         raise ValueError(f"{where} holds {dtype}, not numbers; expected floats or integers")
     _check_size(shape, where, most)
     count = int(np.prod(shape, dtype=np.int64))
-    data = file.read(count * dtype.itemsize)
-    if len(data) != count * dtype.itemsize:
+    needed = count * dtype.itemsize
+    data = file.read(needed) if needed <= size else b""  # it may lie, and the archive about `size` too
+    if len(data) != needed:
         raise ValueError(
             f"{where} is cut off: its header says {count:,} elements and {size:,} bytes are there"
         )
