@@ -37,7 +37,8 @@ PAGES = {
 CARD = """<!DOCTYPE html><html><body style="margin:0;width:1280px;height:640px;overflow:hidden;
 background:#10181c;color:#e8ebea;font-family:'Noto Sans','DejaVu Sans',sans-serif">
 <img src="{logo}" style="position:absolute;left:60px;top:34px;height:84px">
-<p style="position:absolute;left:400px;top:30px;margin:0;width:850px;font-size:25px;line-height:1.6;white-space:nowrap">
+<p style="position:absolute;left:400px;top:30px;margin:0;width:850px;font-size:25px;line-height:1.6;
+white-space:nowrap">
 <b>A microscope for micro-scaled KV caches.</b><br>{said}.</p>
 <div style="position:absolute;left:60px;top:152px;width:1160px;height:474px;overflow:hidden">
 <img src="{picture}" style="width:1160px;margin-top:-78px"></div></body></html>"""
