@@ -1,6 +1,7 @@
 # make run    set up .venv once, then start the app      make test    everything pytest has
 # make check  ruff and the import rules                   make bench   the benchmarks
 # make setup  only set up                                 make clean   remove what these targets made
+# make test-matrix  the fast tests in one environment after another: versions, and what may be missing
 # make docs   the API reference in build/api              make coverage, make mutants   how well tests hold
 #
 # Variables: PYTHON=python3.12   TORCH_INDEX=<index address of a torch build>   PORT=8501
@@ -17,10 +18,10 @@ PIP := $(PY) -m pip --disable-pip-version-check
 EXTRA_INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev browser run test check bench docs coverage mutants clean
+.PHONY: help setup setup-dev browser run test test-matrix check bench docs coverage mutants clean
 
 help:
-	@sed -n '1,7s/^# \{0,1\}//p' Makefile
+	@sed -n '1,8s/^# \{0,1\}//p' Makefile
 
 setup: $(VENV)/.made-app $(if $(BUILTIN_MODEL),$(VENV)/.made-model) $(VENV)/.made-ready
 
@@ -31,6 +32,10 @@ run: setup
 
 test: setup-dev browser
 	$(PY) -m pytest $(ARGS)
+
+# Takes an hour and several gigabytes for a while; ARGS='"without Numba"' runs one of them.
+test-matrix: setup
+	TORCH_INDEX="$(TORCH_INDEX)" $(PY) -m tests.matrix $(ARGS)
 
 check: setup-dev
 	$(VENV)/bin/ruff check .

@@ -19,6 +19,11 @@ TICK, REFUSED = "✓", "–"
 Results = dict[str, dict[str, Cell]]
 
 
+def results() -> Results:
+    """Run every check on every family, each once a process."""
+    return {family: {feature: cell(family, feature) for feature in CHECKS} for family in FAMILIES}
+
+
 def markdown(results: Results) -> str:
     """Return the table, the lines its numbers stand for, and how many things were checked."""
     lines: list[str] = []
@@ -80,8 +85,7 @@ def into(readme: str, table: str) -> str:
 
 def main() -> None:
     """Run every check on every family and put the table into the README."""
-    results = {family: {feature: cell(family, feature) for feature in CHECKS} for family in FAMILIES}
-    table = markdown(results)
+    table = markdown(results())
     README.write_text(into(README.read_text(encoding="utf-8"), table), encoding="utf-8")
     print(table)
 
