@@ -30,8 +30,10 @@ from mxviz._pictures_sensitivity import (
 from mxviz.attention import AttentionView, output_error, query_layers
 from mxviz.capture import Capture
 from mxviz.engine import Settings, run
+from mxviz.figures import THEMES
 from mxviz.figures._nats import shade_of
 from mxviz.metrics import effect_stats
+from mxviz.page import stylesheet
 from mxviz.views import gallery, jobs, measuring, tabs
 from mxviz.views import sensitivity as view
 
@@ -147,9 +149,14 @@ def test_a_long_text_is_shown_in_part() -> None:
     assert words.window_around(5000, 3) == (0, 599) and words.window_around(5000, 4999) == (4400, 4999)
 
 
-def test_every_class_of_a_text_has_its_colours() -> None:
-    from mxviz.figures import THEMES
+@pytest.mark.parametrize("theme", THEMES)
+def test_no_stylesheet_holds_what_a_browser_takes_for_a_tag(theme: str) -> None:
+    """Streamlit cleans what `st.html` shows: one `<` in a stylesheet, and all of it is gone."""
+    for css in (stylesheet(THEMES[theme]), words.kl_stylesheet(THEMES[theme])):
+        assert "<" not in css and css.count("{") == css.count("}")
 
+
+def test_every_class_of_a_text_has_its_colours() -> None:
     css, legend = words.kl_stylesheet(THEMES["dark"]), words.legend_html()
     assert set(re.findall(r"mx-k\d+", css)) == set(re.findall(r"mx-k\d+", legend))
     assert ">≤ 0.01<" in legend and ">≥ 10 nats<" in legend

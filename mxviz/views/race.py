@@ -8,6 +8,7 @@ from mxviz import _pictures_race as pictures
 from mxviz import ops
 from mxviz._pictures_race_table import Effects, rows
 from mxviz.capture import PARTS, Capture
+from mxviz.figures.theme import is_compact
 from mxviz.views import gallery, glossary, permalink, race_effect, race_lists, style, viewport
 
 _MEASURES = {"kl": "KL of the next word", "flushed": "flushed to zero", "sqnr": "SQNR"}
@@ -43,7 +44,7 @@ def explore(capture: Capture, run: str, effects: Effects, width: int) -> None:
         effects: what was measured in this session, by canonical recipe.
         width: CSS pixels to lay the figure out for.
     """
-    row = st.container(horizontal=True, gap="large")
+    row = st.container(horizontal=not is_compact(width), gap="large")
     measure = row.segmented_control(
         "What is lost",
         list(_MEASURES),
