@@ -3,7 +3,7 @@
     python -m benchmarks.load [--sessions 8] [--minutes 10] [--tokens 32] [--cycles 10]
 
 Prints one JSON object: lost runs, errors in the log and the browsers, memory and threads of the server, time
-to first token, and how evenly the machine was shared. One run that does not count comes first, so that nothing
+to first token, and how evenly the machine was shared. A run that does not count comes first, so that nothing
 is loaded or compiled meanwhile.
 """
 
