@@ -15,6 +15,7 @@ from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from mxviz._models_catalogue import CATALOGUE
 from mxviz.capture import LANES, Capture
+from mxviz.figures.theme import THEMES
 from mxviz.views import gallery, style
 from mxviz.views.permalink_fields import View
 from mxviz.views.permalink_table import BOUND, FIELDS, KNOWN, OTHERS
@@ -35,7 +36,8 @@ def opened(page: str) -> None:
         said = {name: st.query_params.get_all(name) for name in list(st.query_params)[:MOST_NAMES]}
         state["link-wrong"] = _said(read(page, said) if before is None else put(page, said))
         if before is None:
-            state["link-theme"] = said.get("theme", [None])[-1]
+            asked = said.get("theme", [])
+            state["link-theme"] = asked[0] if len(asked) == 1 and asked[0] in THEMES else None
     elif before != page:
         state["link-wrong"] = None
         write(seen=False)
@@ -101,7 +103,7 @@ def address(page: str) -> Said:
     """Return what the address of a page says for what is looked at now."""
     view = _view(page)
     linkable = view.run in gallery.RUNS
-    found: Said = {"theme": [style.own_theme()]}
+    found: Said = {"theme": [st.session_state.get("link-theme") or style.own_theme()]}
     found |= {name: texts for name in ("present",) if (texts := st.query_params.get_all(name))}
     for field in FIELDS[page]:
         if (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import streamlit as st
 
-from mxviz.figures.theme import THEMES
 from mxviz.views import gallery, permalink, present, style
 from mxviz.views.permalink_table import FIELDS
 
@@ -94,6 +93,7 @@ export default function({ data }) {
   const wanted = new URL(window.location.href), option = data.theme + '_theme'
   if (wanted.searchParams.getAll('embed_options').includes(option)) return
   wanted.searchParams.set('embed_options', option)
+  wanted.searchParams.set('theme', data.theme)
   window.location.replace(wanted)
 }
 """
@@ -102,7 +102,7 @@ export default function({ data }) {
 def _turn() -> None:
     """Open the address again in the theme it asks for, by the name that Streamlit reads."""
     theme = st.session_state.get("link-theme")
-    if theme not in THEMES or theme == style.own_theme():
+    if theme is None or theme == style.own_theme():
         st.session_state["link-theme"] = None
     else:
         st.components.v2.component(_TURN, js=_TURN_SCRIPT)(key="theme-turn", data={"theme": theme}, height=1)
