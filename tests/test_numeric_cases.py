@@ -87,6 +87,17 @@ def test_even_adds_half_a_unit_of_the_elements_last_place(scheme: str, amax: flo
     assert quantize(block_of(amax), f"{scheme}:scale=even").scales.tolist() == [byte]
 
 
+@pytest.mark.parametrize(("scheme", "half"), [("mxint8", 1 << 16), ("mxint4", 1 << 20)])
+def test_even_at_the_end_of_float32s_normal_numbers(scheme: str, half: int) -> None:
+    """Half a unit of an element in [2^-127, 2^-126), a subnormal float32, is half as many steps."""
+    carries = {(1 << 23) - (half >> 1): 1, (2 << 23) - half: 2}  # bits of amax: byte
+    for bits, byte in carries.items():
+        for below in (0, 1):
+            amax = torch.tensor([bits - below], dtype=torch.int32).view(torch.float32)
+            blocks = quantize(amax.expand(1, 32), f"{scheme}:scale=even")
+            assert blocks.scales.tolist() == [[byte - below]], (bits, below)
+
+
 TIES = {0.25: 0.0, 0.75: 1.0, 1.25: 1.0, 1.75: 2.0, 2.5: 2.0, 3.5: 4.0, 5.0: 4.0}
 
 

@@ -189,7 +189,7 @@ def _run(module: str, tree: ast.AST, mutant: Mutant | None) -> int:
     loader.tree = tree
     sys.meta_path.insert(0, loader)
     tests = [str(ROOT / "tests" / f"test_{name}.py") for name in TESTS[module]]
-    return int(pytest.main([*PYTEST, *tests]))
+    return next((failed for test in tests if (failed := int(pytest.main([*PYTEST, test])))), 0)
 
 
 def _known() -> set[str]:
@@ -198,11 +198,11 @@ def _known() -> set[str]:
     return {line.strip() for line in lines if line.strip() and not line.startswith("#")}
 
 
-def check(module: str, known: set[str], only_list: bool) -> int:
+def check(module: str, known: set[str], every: int, only_list: bool) -> int:
     """Run one file's mutants, print those that live and are not known, and return how many these are."""
     source = (ROOT / "mxviz" / f"{module}.py").read_text(encoding="utf-8")
     tree, lines, started = ast.parse(source), source.splitlines(), time.monotonic()
-    found = list(mutants(tree))
+    found = list(mutants(tree))[::every]
     if not only_list and not survives(module, tree, None):
         raise SystemExit(f"{module}: its tests fail as it is; mend that first")
     lived = equivalent = 0
@@ -229,6 +229,7 @@ def check(module: str, known: set[str], only_list: bool) -> int:
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("files", nargs="*", metavar="FILE", help=f"of {', '.join(TESTS)}; all by default")
+    options.add_argument("--every", type=int, default=1, metavar="N", help="a sample: every Nth mutant")
     options.add_argument("--list", action="store_true", help="name the mutants and run nothing")
     args = options.parse_args()
     if unknown := set(args.files) - set(TESTS):
@@ -250,7 +251,7 @@ def main() -> int:
         )
         hypothesis.settings.load_profile("mutants")
     known = _known()
-    return int(sum(check(module, known, args.list) for module in args.files or TESTS) > 0)
+    return int(sum(check(module, known, args.every, args.list) for module in args.files or TESTS) > 0)
 
 
 if __name__ == "__main__":
