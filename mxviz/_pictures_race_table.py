@@ -69,9 +69,13 @@ def _percent(share: float | None) -> float | None:
 
 
 def bits_of(capture: Capture, recipe: Recipe) -> float | None:
-    """Return the bits per element of keys and values together; None where one of them is not packed."""
+    """Return the bits per element of keys and values together, of a layer that stays exact 16; None where
+    keys or values are not packed at all."""
     found = [cost(capture, str(recipe), part).bits for part in (PARTS if capture.values else PARTS[:1])]
-    return None if None in found else sum(found) / len(found)
+    if None in found:
+        return None
+    exact = len(recipe.skip) / int(capture.shape.get("layers") or len(capture.layers))
+    return 16 * exact + (1 - exact) * sum(found) / len(found)
 
 
 def words(scheme: Scheme) -> str:
@@ -106,10 +110,11 @@ def about_bits(capture: Capture) -> str:
     tokens = capture.tokens_held
     width = capture.part("key", capture.layers[0]).shape[-1]
     return (
-        f"Bits count codes and scales. A scale per token costs 32 / {width} bits more; one per channel would "
-        f"cost 32 / {tokens:,} bits at this run's {tokens:,} tokens and is left out, like those of a head or "
-        "tensor: they vanish with length. All scales are taken over the whole run, the kindest way; while "
-        "generating, scales that span later tokens are set by the prompt. KL is of keys and values together."
+        "Bits count codes and scales, and 16 for each layer that a recipe keeps exact. A scale per token "
+        f"costs 32 / {width} bits more; one per channel would cost 32 / {tokens:,} bits at this run's "
+        f"{tokens:,} tokens and is left out, like those of a head or tensor: they vanish with length. All "
+        "scales are taken over the whole run, the kindest way; while generating, scales that span later "
+        "tokens are set by the prompt. KL is of keys and values together."
     )
 
 

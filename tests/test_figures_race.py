@@ -216,6 +216,8 @@ def test_the_table_has_a_row_a_scheme_and_a_row_a_measured_recipe() -> None:
     }
     assert len(rows) == 54
     assert rows[mixed]["bits"] == (4.25 + 4.5) / 2 and rows[mixed]["same top token"] == 50
+    one_exact = tables.bits_of(capture, Recipe.parse("mxfp4;skip=0"))
+    assert one_exact == pytest.approx((16 + (LAYERS - 1) * 4.25) / LAYERS)
     for text, row in ((mixed, rows[mixed]), ("int4@head", rows["int4@head"])):
         for part in ("key", "value"):
             right = part_error(capture, Recipe.parse(text), part)

@@ -8,6 +8,7 @@ from mxviz._outliers_list import KINDS
 from mxviz._pictures_outliers import channel_picture, surface_picture, token_picture
 from mxviz.capture import PARTS, Capture
 from mxviz.figures import Figure, alt_text
+from mxviz.figures.theme import is_compact
 from mxviz.views import gallery, outlier_advice, outlier_list, pages, permalink, style, viewport
 from mxviz.views import place as places
 
@@ -37,7 +38,7 @@ def explore(capture: Capture, run: str, width: int) -> None:
         run: its name, for what is remembered of it.
         width: CSS pixels to lay figures out for.
     """
-    kind = _controls(capture, run)
+    kind = _controls(capture, run, width)
     part = places.get(capture, run).part
     kind = outlier_list.show(capture, run, part, kind, st.session_state[_find_key(run)], width)
     place = places.get(capture, run)
@@ -61,9 +62,9 @@ def _show(figure: Figure, key: str) -> None:
     st.plotly_chart(figure, theme=None, width="stretch", key=key, alt=alt_text(figure), config=style.CHART)
 
 
-def _controls(capture: Capture, run: str) -> str:
+def _controls(capture: Capture, run: str, width: int) -> str:
     """Draw the choice of part and list and the field to find by name; return the kind of the list."""
-    left, middle, right = st.columns([1, 1.7, 2], vertical_alignment="top")
+    row = st.container(horizontal=not is_compact(width), gap="large")
     part_key, find_key, kind_key = f"outliers-part-{run}", _find_key(run), "outliers-kind"
     st.session_state[part_key] = places.get(capture, run).part  # other pages may have moved it
     st.session_state.setdefault(find_key, "")
@@ -79,16 +80,14 @@ def _controls(capture: Capture, run: str) -> str:
         kind, text = st.session_state[kind_key], st.session_state[find_key]
         st.session_state[kind_key] = outlier_list.search(capture, run, kind, text)
 
-    with left:
+    with row:
         st.segmented_control(
             *("Part", PARTS), format_func=lambda p: f"{p}s", required=True, key=part_key, on_change=other_part
         )
-    with middle:
         st.segmented_control(
             *("What stands out", KINDS),
             **{"required": True, "key": kind_key, "on_change": other_kind, "persist_state": "session"},
         )
-    with right:
         st.text_input(
             "Find a channel or a token",
             placeholder="31, ruler, token 5",
