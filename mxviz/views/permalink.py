@@ -61,9 +61,9 @@ def read(page: str, said: Said) -> list[str]:
             view = _view(page)
             if field.of_run and view.capture is None:
                 raise ValueError("no run is here")
-            field.put(view, texts)
             if len(texts) > 1 and not field.many:
                 raise ValueError(f"{len(texts)} values")
+            field.put(view, texts)
         except (ValueError, OverflowError):
             wrong.append(field.name)
     return wrong
