@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 from shutil import which
 from typing import NamedTuple
@@ -24,6 +25,7 @@ from playwright.sync_api import Page, sync_playwright
 
 from benchmarks._app_page import Watched, chromium, serve_floor
 from mxviz.capture import Capture
+from mxviz.figures.overview import MEASURES
 from mxviz.tensors import as_capture
 from tests.browser import Server, serve
 
@@ -207,23 +209,22 @@ def _options(group: str, names: Sequence[str]) -> Callable[[Page], Iterator[Call
 
 
 def _measures(page: Page) -> Iterator[Callable[[Page], None]]:
-    """Choose the measures of the overview in turn."""
-    at = 0
-    while True:
-        page.get_by_test_id("stSelectbox").filter(has_text="Colour shows").locator("input").click()
-        options = page.get_by_role("option")
-        options.first.wait_for()
-        at = (at + 1) % options.count()
-        yield lambda page, at=at: page.get_by_role("option").nth(at).click()
+    """Choose the measures of the overview in turn; the last key takes what was typed."""
+    for name in cycle([*list(MEASURES)[1:], next(iter(MEASURES))]):
+        box = page.get_by_role("combobox", name="Colour shows")
+        box.fill(MEASURES[name].title)
+        box.press("ArrowDown")
+        yield lambda page, box=box: box.press("Enter")
 
 
 def _switched(page: Page) -> Iterator[Callable[[Page], None]]:
     """Turn the blocks of another layer's keys each time."""
     layers, turns = (_slider("Layer")(page), _options("Key blocks along", ["tokens", "channels"])(page))
     while True:
+        turn = next(turns)
         next(layers)(page)
-        page.wait_for_timeout(600)
-        yield next(turns)
+        page.wait_for_timeout(1000)  # that layer's figures are drawn before the turn is timed
+        yield turn
 
 
 CONTROLS = (

@@ -161,7 +161,7 @@ def test_a_control_redraws_what_it_changes(monkeypatch) -> None:
     control(at, "select_slider", "Layer").set_value(2).run()
     control(at, "number_input", "Token").set_value(69).run()
     control(at, "number_input", "Channel").set_value(3).run()
-    assert REDRAWN == [("overview", "head", "block", "layer"), ("block", "head"), ("block", "head")]
+    assert REDRAWN == [("overview", "head", "block", "layer"), ("block", "head"), ("block",)]
     control(at, "slider", "Tokens shown").set_value((40, 69)).run()
     control(at, "button_group", "Zoom").set_value(False).run()
     control(at, "selectbox", "Colour shows").set_value("micro_flushed").run()

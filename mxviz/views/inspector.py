@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import streamlit as st
 
@@ -29,9 +29,9 @@ def show(look: Look, run: str, width: int) -> None:
         '<div class="mx-section"><h2>One block, two rulers</h2><p>Every mark is a number the ruler can '
         "hold. Click a value, or walk through the table with the arrow keys.</p></div>"
     )
-    near = _controls(capture, run, seen)
     where = (capture, seen.layer, seen.head, seen.part, seen.token, seen.channel, look.recipe, look.baseline)
     view = pictures.see_block(*where)
+    near = _controls(view, capture, run, seen)
     figure = _rulers(*where, near=near, theme=style.theme().name, width=width)
     st.plotly_chart(
         figure,
@@ -51,18 +51,19 @@ def show(look: Look, run: str, width: int) -> None:
     )
 
 
-def _controls(capture: Capture, run: str, seen: place.Place) -> bool:
+def _controls(view: BlockView, capture: Capture, run: str, seen: place.Place) -> bool:
+    look_at = partial(_look_at, view)
     _, tokens, channels = capture.part(seen.part, seen.layer).shape
     left, middle, right = st.columns([1, 1, 1.4], vertical_alignment="bottom")
     with left:
         text = shorten(capture.token_texts[seen.token], 18).replace("$", r"\$")
         follow(
-            st.number_input, "Token", capture, run, "token", _look_at, min_value=0, max_value=tokens - 1,
+            st.number_input, "Token", capture, run, "token", look_at, min_value=0, max_value=tokens - 1,
             help=f"The text of token {seen.token}, spaces as ·: `{text.replace('`', '‵')}`",
         )  # fmt: skip
     with middle:
         follow(
-            st.number_input, "Channel", capture, run, "channel", _look_at,
+            st.number_input, "Channel", capture, run, "channel", look_at,
             min_value=0, max_value=channels - 1,
         )  # fmt: skip
     with right:
@@ -78,13 +79,15 @@ def _clicked(view: BlockView, capture: Capture, run: str) -> None:
 
 
 def _go(view: BlockView, capture: Capture, run: str, at: int) -> None:
-    _look_at(capture, run, token=int(view.tokens[at]), channel=int(view.channels[at]))
+    _look_at(view, capture, run, token=int(view.tokens[at]), channel=int(view.channels[at]))
 
 
-def _look_at(capture: Capture, run: str, **where: int) -> None:
-    """Look at another value; the maps of the head follow with the frame of its block."""
+def _look_at(view: BlockView, capture: Capture, run: str, **where: int) -> None:
+    """Look at another value; where it lies in another block, the head's frame follows."""
     place.put(capture, run, **where)
-    place.redraw("block", "head")
+    seen = place.get(capture, run)
+    here = seen.token in view.tokens and seen.channel in view.channels
+    place.redraw("block", *([] if here else ["head"]))
 
 
 def _cards(view: BlockView) -> str:
