@@ -71,7 +71,9 @@ def _percent(share: float | None) -> float | None:
 def bits_of(capture: Capture, recipe: Recipe) -> float | None:
     """Return the bits per element of keys and values together, of a layer that stays exact 16; None where
     keys or values are not packed at all."""
-    found = [cost(capture, str(recipe), part).bits for part in (PARTS if capture.values else PARTS[:1])]
+    parts = PARTS if capture.values else PARTS[:1]
+    width = capture.part("key", capture.layers[0]).shape[-1]
+    found = [recipe.scheme(part).bits_per_element(width) for part in parts]
     if None in found:
         return None
     exact = len(recipe.skip) / int(capture.shape.get("layers") or len(capture.layers))
