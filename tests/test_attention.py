@@ -45,7 +45,8 @@ def test_every_kind_of_recipe(recipe, backend):
     model, text = tiny.llama(), chunks(3, 1, 40, 1, 70, 1, 1)
     want = run(model, "sdpa", MXCache(model.config, recipe, backend=backend), text)
     cache = MXCache(model.config, recipe, backend=backend)
-    assert close(run(model, "mxviz", cache, text), want)
+    # A sum taken in another order may turn the rounding of one later number: a step of it, no more.
+    assert close(run(model, "mxviz", cache, text), want, 1e-4 if backend == "auto" else 1e-5)
     assert cache.attention == "packed"
 
 

@@ -139,13 +139,18 @@ def test_the_families_named_hand_on_what_update_returns():
             read = [
                 n for n in names if n.id in ("key_states", "value_states") and isinstance(n.ctx, ast.Load)
             ]
-            assert len([n for n in read if n.lineno > update.end_lineno]) == 2, family
+            behind = len([n for n in read if n.lineno > update.end_lineno])
+            assert behind == OTHER_WAYS.get(family, 2), family
             assert [ast.unparse(a) for a in attend.args[:4]] == [
                 "self",
                 "query_states",
                 "key_states",
                 "value_states",
             ]
+
+
+OTHER_WAYS = {"gpt2": 4}
+"""Reads of K and V behind `update` where a family has a second way to attend, taken under "eager" alone."""
 
 
 def module_of(family: str) -> str:

@@ -204,7 +204,7 @@ class Upload(io.BytesIO):
 
     def __init__(self, name: str, content: bytes) -> None:
         super().__init__(content)
-        self.name = name
+        self.name, self.size = name, len(content)
 
 
 def uploaded(monkeypatch, name: str, content: bytes, **state) -> AppTest:
