@@ -31,7 +31,7 @@ GOALS = {"growth": 0.05, "fairness": 0.7}
 
 _SESSION_TTL_S = 10
 _SIZE = {"width": 1280, "height": 900}
-_WRONG = re.compile(r"Traceback|\bERROR\b|\bError\b|Exception")
+_WRONG = re.compile(r"Traceback|\bERROR\b|\bException\b")
 
 
 def main() -> None:

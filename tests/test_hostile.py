@@ -27,8 +27,6 @@ from mxviz.views import gallery
 from tests.hostile import (
     EXTREMES,
     PICKLE,
-    REFUSED,
-    TRIED,
     WORDS,
     bounded,
     damaged,
@@ -36,17 +34,15 @@ from tests.hostile import (
     peak_mib,
     refused_calmly,
     rounds,
+    told_how_many,
 )
 
 
 @pytest.fixture(scope="module", autouse=True)
 def counted(request):
     """Say how many inputs each reader was given."""
-    yield
-    terminal = request.config.pluginmanager.get_plugin("terminalreporter")
-    if terminal is not None:
-        said = ", ".join(f"{name} {n:,} ({REFUSED[name]:,} refused)" for name, n in sorted(TRIED.items()))
-        terminal.write_line(f"\nhostile inputs tried, none of which crashed: {said}")
+    with told_how_many(request.config):
+        yield
 
 
 # Tensor files

@@ -18,7 +18,7 @@ from mxviz.page import lanes_html, literal, prompt_html
 from mxviz.views import gallery, permalink
 from mxviz.views import open as files
 from mxviz.views.permalink_table import FIELDS, KNOWN
-from tests.hostile import EXTREMES, REFUSED, TRIED, WORDS, bounded, refused_calmly, rounds
+from tests.hostile import EXTREMES, TRIED, WORDS, bounded, refused_calmly, rounds, told_how_many
 
 LONG = "x" * 1_000_000
 texts = st.one_of(
@@ -31,13 +31,8 @@ texts = st.one_of(
 @pytest.fixture(scope="module", autouse=True)
 def counted(request):
     """Say how many inputs each reader was given."""
-    before = TRIED.copy()
-    yield
-    terminal = request.config.pluginmanager.get_plugin("terminalreporter")
-    if terminal is not None:
-        new = {name: n for name, n in (TRIED - before).items() if n}
-        said = ", ".join(f"{name} {n:,} ({REFUSED[name]:,} refused)" for name, n in sorted(new.items()))
-        terminal.write_line(f"\nhostile inputs tried, none of which crashed: {said}")
+    with told_how_many(request.config):
+        yield
 
 
 # Recipes and addresses
