@@ -87,6 +87,9 @@ def _race(page: Page) -> None:
 def _lesson(page: Page) -> None:
     page.get_by_role("button", name="Reveal").click()
     settled(page, "times=64")
+    page.get_by_role("slider").first.focus()  # the last one is the guess, which is over
+    page.keyboard.press("ArrowLeft")
+    settled(page, "times=16")
 
 
 def _nothing(page: Page) -> None:
@@ -102,7 +105,7 @@ VIEWS = {
     "outliers": ("", _outliers, {"run": ["smollm2-chat"], "part": ["value"], "list": ["tokens"]}),
     "effect": ("", _effect, {"see": ["Attention"], "asked": ["152"]}),
     "race": ("", _race, {"run": ["qwen-code"], "by": ["flushed"]}),
-    "lesson": ("?step=5", _lesson, {"step": ["5"], "shown": ["1"], "times": ["64"]}),
+    "lesson": ("?step=5", _lesson, {"step": ["5"], "shown": ["1"], "times": ["16"]}),
 }
 
 
@@ -129,6 +132,26 @@ def test_a_copied_link_gives_the_same_figures_in_a_fresh_browser(name: str, brow
     assert "Traceback" not in server.text()
     for page in (first, second):
         page.context.close()
+
+
+@pytest.mark.browser
+def test_a_link_brings_its_theme_and_back_goes_back(browser, server) -> None:
+    page = fresh(browser, f"{server.url}/outliers?theme=dark&run=smollm2-chat", scheme="light")
+    page.wait_for_url("**embed_options=dark_theme**", timeout=60_000)
+    page.wait_for_function(
+        "getComputedStyle(document.querySelector('.stApp')).backgroundColor == 'rgb(16, 24, 28)'"
+    )
+    settled(page, "embed_options")
+    assert "embed_options" not in copied(page)
+    before = figures(page)
+    page.get_by_text("values", exact=True).first.click()
+    settled(page, "part=value")
+    assert figures(page) != before
+    page.go_back()
+    page.wait_for_function("!location.search.includes('part=value')")
+    settled(page)
+    assert figures(page) == before
+    page.context.close()
 
 
 # Whatever an address says
