@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import sys
 import time
 from dataclasses import dataclass, field
 
@@ -58,7 +59,7 @@ class Visitor:
 
     def __init__(self, context: BrowserContext, url: str, tokens: int, number: int) -> None:
         self.context, self.url, self.tokens = context, url, tokens
-        self.choose, self.counts = random.Random(number), Counts()
+        self.number, self.choose, self.counts = number, random.Random(number), Counts()
 
     async def stay(self, until: float) -> Counts:
         """Come and go until a time of `time.monotonic`; a run that has begun is read to its end."""
@@ -123,6 +124,9 @@ class Visitor:
         if await page.locator("[data-testid=stAlert]").count():
             raise AssertionError(await page.locator("[data-testid=stAlert]").first.inner_text())
         self.counts.texts.append(await text.inner_text())
+        took = time.monotonic() - started
+        told = f"visitor {self.number}: words after {self.counts.first_s[-1]:.1f} s, all after {took:.1f} s"
+        print(told, file=sys.stderr, flush=True)
 
     async def _look_round(self, page: Page) -> None:
         for name in self.choose.sample(FIGURES, 2):
