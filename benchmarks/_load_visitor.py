@@ -79,6 +79,13 @@ class Visitor:
             visit += 1
         return self.counts
 
+    async def once(self) -> Counts:
+        """Ask once and leave."""
+        page = await self._open()
+        await self._ask(page)
+        await page.close()
+        return self.counts
+
     async def _open(self) -> Page:
         page = await self.context.new_page()
         page.on("console", lambda m: self.counts.console.append(m.text) if m.type == "error" else None)

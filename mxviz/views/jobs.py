@@ -54,6 +54,8 @@ class Warming(threading.Thread):
         with IMPORTS:
             import mxviz.engine
             import mxviz.models  # noqa: F401
+        if limits.limits().public and BUILT_IN in limits.offered():
+            loaded(BUILT_IN)  # many will ask at once
 
 
 @st.cache_resource(show_spinner=False)
