@@ -15,7 +15,6 @@ from mxviz.page import literal
 
 _STYLE = """<style>
 .mx-change { overflow-x: auto; }
-.st-key-numbers { min-height: 14rem; }
 .mx-change table { border-collapse: collapse; font-size: 0.95rem; font-variant-numeric: tabular-nums; }
 .mx-change th, .mx-change td { text-align: left; padding: 0.3rem 1.3rem 0.3rem 0; border: 0;
   border-top: 1px solid var(--grid); white-space: nowrap; font-weight: 400; }
@@ -25,7 +24,6 @@ _STYLE = """<style>
 .mx-change .mx-was { color: var(--muted); }
 .mx-change p { color: var(--muted); font-size: 0.85rem; margin: 0.4rem 0 0; overflow-wrap: anywhere; }
 @media (max-width: 640px) {
-  .st-key-numbers { min-height: 40rem; }
   .mx-change table, .mx-change tbody { display: block; }
   .mx-change thead { display: none; }
   .mx-change tr { display: grid; grid-template-columns: 1fr 1fr; border-top: 1px solid var(--grid);

@@ -10,6 +10,10 @@ from mxviz.capture import Capture
 from mxviz.formats import Recipe
 from mxviz.views import before_after, gallery, head, inspector, overview, pages, place, switches, viewport
 
+_ROOM = """<style>.st-key-numbers { min-height: 14rem; }
+@media (max-width: 640px) { .st-key-numbers { min-height: 50rem; } }</style>"""
+"""Kept free for the numbers of all layers, so that nothing moves away from a pointer when they come."""
+
 
 def page() -> None:
     """Draw the page."""
@@ -41,7 +45,7 @@ def _look(capture: Capture, run: str, width: int) -> None:
 
     Figures come first, and the numbers of all layers, which take longest, last.
     """
-    st.html(_words(capture))
+    st.html(_ROOM + _words(capture))
     whole = st.container()
     if not viewport.has_drawn():  # nothing that the first figure would have to wait for
         with whole:
