@@ -40,6 +40,7 @@ def settled(page: Page) -> None:
     page.wait_for_timeout(300)
     page.wait_for_function(
         """() => document.querySelector('.stPlotlyChart .main-svg')
+            && [...document.querySelectorAll('.stPlotlyChart')].every(c => c.style.opacity != '0')
             && !document.querySelector('[data-testid=stStatusWidget], [data-stale=true]')""",
         timeout=60_000,
     )
@@ -57,6 +58,9 @@ def fits_a_stage(page: Page) -> None:
     assert page.evaluate(_SMALLEST) >= LEAST_PX or page.evaluate(_SMALLEST) == float("inf")
     figure = page.evaluate(_FIGURE)
     assert figure["left"] >= 0 and figure["right"] <= 1280 and figure["bottom"] <= 721, figure
+    assert (
+        figure["title"] >= LEAST_PX and page.evaluate("document.querySelector('.stMain').scrollHeight") <= 721
+    )
 
 
 def test_the_lesson_by_a_clickers_keys(page: Page, server, tmp_path) -> None:
@@ -116,6 +120,7 @@ def test_a_talk_of_three_links(page: Page, server, tmp_path) -> None:
     page.wait_for_url("**/lesson?**step=4**")
     expect(page.get_by_text("takes half of the ticks", exact=False).first).to_be_attached(timeout=20_000)
     settled(page)
+    page.screenshot(path=str(tmp_path / "last.png"))
     fits_a_stage(page)
     page.keyboard.press("ArrowLeft")
     page.wait_for_url("**/outliers?**run=smollm2-chat**")

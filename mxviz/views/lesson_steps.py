@@ -23,6 +23,9 @@ _PARTS = ("intro", "reveal", "why", "source")
 NEAR = 2
 """A guessed number that is no further off counts as right."""
 
+STAGE_HEIGHT = 400
+"""CSS pixels of a figure on a slide, before the slide is enlarged: the lower it is, the larger its type."""
+
 _CONFIG = {"displaylogo": False, "displayModeBar": False}
 
 
@@ -65,7 +68,10 @@ def show_on_stage(name: str, wild: Capture, mild: Capture, size: dict) -> None:
     revealed = st.session_state.setdefault(f"lesson-revealed-{name}", False)
     if not revealed:
         st.html(f"<h1>{literal(text.title)}</h1>")
-    _PICTURES[name](wild, mild, revealed, size)
+    try:
+        _PICTURES[name](wild, mild, revealed, size | {"height": STAGE_HEIGHT})
+    except ValueError:  # this one needs more, and will be enlarged less
+        _PICTURES[name](wild, mild, revealed, size)
     if revealed:
         st.markdown(lesson_text.fill(text.reveal, known.words))
         return

@@ -133,6 +133,14 @@ def settings_link(capture: Capture) -> str | None:
     return link("run", said | ({"raw": "1"} if capture.sampling.get("raw") else {}))
 
 
+def redrawn() -> None:
+    """Make the address right again after a fragment was redrawn alone; the whole page sees to it itself."""
+    context = get_script_run_ctx()
+    if context is not None and context.fragment_ids_this_run:
+        st.session_state["link-wrong"] = None
+        write()
+
+
 def fragment(function: Callable | None = None, **options: Any) -> Callable:
     """`st.fragment` for the fragments of a page: when one is redrawn, the address is right again."""
     if function is None:
@@ -142,9 +150,7 @@ def fragment(function: Callable | None = None, **options: Any) -> Callable:
     @wraps(function)
     def drawn(*args: Any, **kwargs: Any) -> Any:
         result = function(*args, **kwargs)
-        if get_script_run_ctx() is not None and get_script_run_ctx().fragment_ids_this_run:
-            st.session_state["link-wrong"] = None
-            write()
+        redrawn()
         return result
 
     return drawn

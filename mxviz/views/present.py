@@ -7,10 +7,12 @@ are links, one a line, kept for the session; without any, the keys go through th
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import cache
 from urllib.parse import parse_qs, urlsplit
 
 import streamlit as st
 
+from mxviz._paths import ASSETS
 from mxviz.views import permalink, style
 from mxviz.views.permalink_table import FIELDS
 
@@ -20,69 +22,13 @@ MOST_VIEWS = 100
 _LINES = "talk-links"
 _FLIPPED = {"light": "black", "dark": "white"}
 
-_STYLE = """<style>
-header[data-testid="stHeader"], .stCaption, .mx-key, .mx-head, .modebar-container {
-  display: none !important; }
-.stElementContainer:has(.stCode, .stSelectbox, .stSlider, .stButtonGroup, .stButton, .stTextInput,
-  .stNumberInput, .stTextArea, .stCheckbox, .stMultiSelect, .stDataFrame, .stPageLink, .stFileUploader,
-  .stDownloadButton, .stRadio, .stAlert, .stChatInput, .stPopover, .mx-change,
-  .mx-section, .mx-head, .mx-key, [data-testid="stCaptionContainer"], [data-testid="stDataFrame"]),
-.stLayoutWrapper:has(> .stExpander), .stLayoutWrapper:has(> .stHorizontalBlock):not(:has(.stPlotlyChart)),
-  .stExpander { display: none !important; }
-.stElementContainer:has(> .stBidiComponent), .stElementContainer:has(> .stHtml > style:only-child) {
-  position: absolute; }
-.stApp, .stMain { background: var(--paper) !important; color: var(--ink); }
-.stMain { cursor: none; }
-.stMainBlockContainer { max-width: none; padding: 8px 16px; }
-.stMainBlockContainer .stVerticalBlock { gap: 8px; }
-.stMainBlockContainer [data-testid="stMarkdownContainer"] { color: var(--ink); }
-.stMainBlockContainer h1 { font-size: 38px !important; line-height: 1.15; color: var(--ink); }
-.stMainBlockContainer p, .stMainBlockContainer li, .stMainBlockContainer .mx-text {
-  font-size: 26px !important; line-height: 1.35; max-width: none !important; }
-.stMainBlockContainer h3 { font-size: 30px !important; }
-.stElementContainer:has(.stPlotlyChart):not(.st-key-studio-sheet *) { width: WIDTHpx !important;
-  min-width: WIDTHpx; max-width: none; }
-.st-key-studio-frame { border: 0 !important; max-width: none !important; }
-</style>"""
 
 _KEYS = "mxviz_present"
-_SCRIPT = """
-export default function({ setTriggerValue }) {
-  const known = { ArrowRight: 'next', PageDown: 'next', ' ': 'next', ArrowLeft: 'back', PageUp: 'back',
-    Escape: 'leave', b: 'flip', B: 'flip', '.': 'flip' }
-  const press = event => {
-    const what = event.ctrlKey || event.metaKey || event.altKey ? undefined : known[event.key]
-    if (!what) return
-    event.preventDefault()
-    event.stopPropagation()
-    setTriggerValue('key', what)
-  }
-  const fit = () => {
-    const apart = chart => !chart.closest('.st-key-studio-sheet')
-    const charts = [...document.querySelectorAll('.stPlotlyChart')].filter(apart)
-    const said = [...document.querySelectorAll('.st-key-lesson .stHtml h1, .st-key-lesson .stMarkdown')]
-    const texts = said.reduce((sum, text) => sum + text.offsetHeight + 8, 0)
-    for (const chart of charts) {
-      const width = chart.offsetWidth, height = chart.offsetHeight
-      if (!height || !chart.querySelector('.main-svg')) continue
-      const scale = Math.min((window.innerWidth - 32) / width, (window.innerHeight - 24 - texts) / height)
-      const aside = Math.max(0, (window.innerWidth - 32 - width * scale) / 2)
-      const style = { transformOrigin: '0 0', transform: `translateX(${aside}px) scale(${scale})`,
-        marginBottom: `${height * (scale - 1)}px` }
-      if (chart.style.transform !== style.transform) Object.assign(chart.style, style)
-    }
-  }
-  window.addEventListener('keydown', press, true)
-  const timer = setInterval(fit, 200)
-  return () => {
-    clearInterval(timer)
-    window.removeEventListener('keydown', press, true)
-    const set = ['transform', 'transformOrigin', 'marginBottom']
-    for (const chart of document.querySelectorAll('.stPlotlyChart'))
-      for (const name of set) chart.style[name] = ''
-  }
-}
-"""
+
+
+@cache
+def _asset(name: str) -> str:
+    return (ASSETS / name).read_text(encoding="utf-8")
 
 
 def frame(page: str) -> None:
@@ -93,8 +39,8 @@ def frame(page: str) -> None:
         return
     if st.session_state.pop("talk-go", False) and (views := _views()):
         _open(*views[0])
-    st.html(_STYLE.replace("WIDTH", str(style.PRESENTED)))
-    mount = st.components.v2.component(_KEYS, js=_SCRIPT)
+    st.html(f"<style>:root {{ --mx-wide: {style.PRESENTED}px; }}\n{_asset('present.css')}</style>")
+    mount = st.components.v2.component(_KEYS, js=_asset("present.js"))
     pressed = mount(key="present-keys", on_key_change=lambda: None, height=1).key
     if pressed in ("next", "back"):
         _move(page, 1 if pressed == "next" else -1)
