@@ -66,6 +66,7 @@ def warming() -> Warming:
 
 def start_warming() -> None:
     """Start the warm-up once; call it when the page has been drawn."""
+    KEEPER.start()
     with contextlib.suppress(RuntimeError):  # it was started before
         warming().start()
 
@@ -161,7 +162,6 @@ def start(model: str, settings: Settings, conversation: Conversation | None = No
     except ValueError as error:
         job.error, job.done = str(error), True
         return job
-    KEEPER.start()
     thread = threading.Thread(target=job.run, daemon=True, name="mxviz-run")
     add_script_run_ctx(thread, get_script_run_ctx())
     thread.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 import weakref
@@ -18,6 +19,8 @@ GONE_S = 60.0
 """How long a tab may be out of sight before its caches are freed; Streamlit keeps its session for longer."""
 
 EVERY_S = 5.0
+COLLECT_S = 60.0
+"""Seconds between collections of what hangs on itself; Streamlit would do one behind every redraw."""
 
 
 @dataclass
@@ -68,9 +71,13 @@ class Keeper:
         engines.free_idle(busy)
 
     def _watch(self) -> None:
+        collected = time.monotonic()
         while True:
             time.sleep(EVERY_S)
             self.look_round()
+            if time.monotonic() - collected > COLLECT_S:
+                gc.collect()
+                collected = time.monotonic()
 
 
 def _is_open(kept: _Kept) -> bool:

@@ -12,7 +12,6 @@ import streamlit as st
 from streamlit.runtime.scriptrunner import add_script_run_ctx, get_script_run_ctx
 
 from mxviz.views import limits
-from mxviz.views.keeper import KEEPER
 from mxviz.views.tabs import Stoppable
 
 _KEPT = 8  # results a session keeps
@@ -87,7 +86,6 @@ def start(kept_as: tuple[str, str], model: str, work: Work) -> None:
     except ValueError as error:
         st.session_state["measuring-error"] = str(error)
         return
-    KEEPER.start()
     thread = threading.Thread(target=job.run, daemon=True, name="mxviz-measuring")
     add_script_run_ctx(thread, get_script_run_ctx())
     st.session_state["measuring"] = job
